@@ -25,6 +25,7 @@ function(slipway_check_layers)
   endif()
   string(REPLACE "/" "_" self "${folder}")
   string(REPLACE "/" "_" allowed_names "${allowed}")
+  list(APPEND allowed_names proto_slipway_v1_grpc)  # its users list proto/slipway/v1; gRPC itself is kept out by slipway::grpc
   foreach(dep IN LISTS ARGN)
     if(dep MATCHES "^(common|proto|engine|worker|server|client)(_|$)" AND NOT dep STREQUAL self AND NOT dep IN_LIST allowed_names)
       message(FATAL_ERROR "${folder} may not use ${dep}: cmake/layers.txt allows ${allowed}")
@@ -95,35 +96,42 @@ function(slipway_cc_test)
     ENVIRONMENT "SLIPWAY_BIN_DIR=${CMAKE_BINARY_DIR}/bin;SLIPWAY_LIB_DIR=${CMAKE_BINARY_DIR}/lib")
 endfunction()
 
-# slipway_proto_library(NAME proto_slipway_v1 PROTOS a.proto ... DEPS ... [GRPC]): generated code goes to the build folder.
-function(slipway_proto_library)
-  cmake_parse_arguments(ARG "GRPC" "NAME" "PROTOS;DEPS" ${ARGN})
+# Runs protoc over PROTOS and compiles what it makes into the static library NAME; generated code goes to the build folder.
+function(slipway_protoc_library name protos suffix protoc_args deps)
   set(root "${CMAKE_SOURCE_DIR}/proto")
   set(out "${CMAKE_BINARY_DIR}/proto")
   file(MAKE_DIRECTORY "${out}")
+  file(GLOB_RECURSE all_protos CONFIGURE_DEPENDS "${root}/*.proto")
   set(srcs "")
-  foreach(proto IN LISTS ARG_PROTOS)
+  foreach(proto IN LISTS protos)
     file(RELATIVE_PATH rel "${root}" "${CMAKE_CURRENT_SOURCE_DIR}/${proto}")
     string(REGEX REPLACE "\\.proto$" "" stem "${rel}")
-    set(generated "${out}/${stem}.pb.cc" "${out}/${stem}.pb.h")
-    set(plugin_args "")
-    if(ARG_GRPC)
-      list(APPEND generated "${out}/${stem}.grpc.pb.cc" "${out}/${stem}.grpc.pb.h")
-      set(plugin_args --grpc_out=${out} --plugin=protoc-gen-grpc=${SLIPWAY_GRPC_PLUGIN})
-    endif()
-    file(GLOB_RECURSE all_protos CONFIGURE_DEPENDS "${root}/*.proto")
+    set(generated "${out}/${stem}${suffix}.cc" "${out}/${stem}${suffix}.h")
     add_custom_command(OUTPUT ${generated} DEPENDS ${all_protos}
-      COMMAND ${SLIPWAY_PROTOC} -I${root} --cpp_out=${out} ${plugin_args} ${root}/${rel}
+      COMMAND ${SLIPWAY_PROTOC} -I${root} ${protoc_args} ${root}/${rel}
       COMMENT "protoc ${rel}" VERBATIM COMMAND_EXPAND_LISTS)
     list(APPEND srcs ${generated})
   endforeach()
-  add_library(slipway_${ARG_NAME} STATIC ${srcs})
-  add_library(slipway::${ARG_NAME} ALIAS slipway_${ARG_NAME})
-  target_include_directories(slipway_${ARG_NAME} SYSTEM PUBLIC "${out}")
-  target_compile_options(slipway_${ARG_NAME} PRIVATE -O1)
-  foreach(dep IN LISTS ARG_DEPS)
-    target_link_libraries(slipway_${ARG_NAME} PUBLIC slipway::${dep})
+  add_library(slipway_${name} STATIC ${srcs})
+  add_library(slipway::${name} ALIAS slipway_${name})
+  target_include_directories(slipway_${name} SYSTEM PUBLIC "${out}")
+  target_compile_options(slipway_${name} PRIVATE -O1)
+  foreach(dep IN LISTS deps)
+    target_link_libraries(slipway_${name} PUBLIC slipway::${dep})
   endforeach()
+endfunction()
+
+# slipway_proto_library(NAME proto_slipway_v1 PROTOS a.proto ... DEPS ...): messages, no gRPC.
+function(slipway_proto_library)
+  cmake_parse_arguments(ARG "" "NAME" "PROTOS;DEPS" ${ARGN})
+  slipway_protoc_library(${ARG_NAME} "${ARG_PROTOS}" ".pb" "--cpp_out=${CMAKE_BINARY_DIR}/proto" "${ARG_DEPS}")
+endfunction()
+
+# slipway_grpc_library(NAME proto_slipway_v1_grpc PROTOS ... DEPS ...): the services of files whose messages are in DEPS.
+function(slipway_grpc_library)
+  cmake_parse_arguments(ARG "" "NAME" "PROTOS;DEPS" ${ARGN})
+  slipway_protoc_library(${ARG_NAME} "${ARG_PROTOS}" ".grpc.pb"
+    "--grpc_out=${CMAKE_BINARY_DIR}/proto;--plugin=protoc-gen-grpc=${SLIPWAY_GRPC_PLUGIN}" "${ARG_DEPS}")
 endfunction()
 
 # A test file that no target compiles is a test that cannot fail.
