@@ -1,0 +1,35 @@
+// The groups of one rank, made once per attempt in one canonical order (every rank makes the same list of groups in the
+// same order and joins those that it is in). Passed explicitly; there is no "current group".
+#ifndef SLIPWAY_ENGINE_COMM_PARALLEL_GROUPS_H_
+#define SLIPWAY_ENGINE_COMM_PARALLEL_GROUPS_H_
+
+#include "engine/comm/communicator.h"
+#include "engine/topology/mesh.h"
+
+namespace slipway::engine::comm {
+
+// Every pointer is set; a group of size 1 is a SelfCommunicator.
+struct ParallelGroups {
+  CommPtr world;
+  CommPtr tp;
+  CommPtr cp;
+  CommPtr dp;     // replicas of the same (tp, cp, pp) coordinate
+  CommPtr dp_cp;  // the ranks over which gradients are summed and optimizer state is sharded
+  CommPtr pp;
+  CommPtr embedding;  // first and last pipeline stage, for tied embeddings
+  CommPtr model;      // tp × pp: a norm is summed over dp_cp shards and this
+};
+
+// Makes one group out of world ranks; called for every group of the canonical list, also for those without this rank
+// (returns null then).
+class GroupFactory {
+ public:
+  virtual ~GroupFactory() = default;
+  virtual CommPtr MakeGroup(const std::string& name, const std::vector<int>& world_ranks) = 0;
+};
+
+ParallelGroups MakeParallelGroups(const topology::Mesh& mesh, int rank, GroupFactory& factory);
+
+}  // namespace slipway::engine::comm
+
+#endif  // SLIPWAY_ENGINE_COMM_PARALLEL_GROUPS_H_

@@ -1,0 +1,93 @@
+// How a model gets its layers. A model file names what it wants (the fuse group and the way its matrix is cut); the factory
+// returns layers that already know their local shapes, their groups and their handles. So no model file asks for a
+// parallel size, and LoRA or fp8 wrap here. The implementation is engine/parallel's.
+#ifndef SLIPWAY_ENGINE_NN_LAYER_FACTORY_H_
+#define SLIPWAY_ENGINE_NN_LAYER_FACTORY_H_
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "engine/nn/sequence_layout.h"
+
+namespace slipway::engine::nn {
+
+// What a forward pass knows beside its input.
+struct ForwardContext {
+  const SequenceLayout* layout = nullptr;
+  bool training = true;     // dropout on
+  uint64_t seed = 0;        // with step, the key of the counter-based random numbers
+  int64_t step = 0;
+};
+
+// One input tensor [T, in], one output tensor [T, out].
+class Layer {
+ public:
+  virtual ~Layer() = default;
+  virtual at::Tensor Forward(const at::Tensor& x, const ForwardContext& context) = 0;
+};
+using LayerPtr = std::unique_ptr<Layer>;
+
+// int64 ids [T] → [T, hidden].
+class EmbeddingLayer {
+ public:
+  virtual ~EmbeddingLayer() = default;
+  virtual at::Tensor Forward(const at::Tensor& ids, const ForwardContext& context) = 0;
+};
+
+struct HeadOutput {
+  at::Tensor loss_sum;  // fp32 scalar: Σ weight × token loss over this micro-batch (this rank's tokens)
+};
+// Hidden states → loss, or logits. Linear and cross-entropy in one, so that logits of a whole batch need not exist.
+class LossHead {
+ public:
+  virtual ~LossHead() = default;
+  // labels int64 [T] (any value where weight is 0), weights fp32 [T].
+  virtual HeadOutput Loss(const at::Tensor& x, const at::Tensor& labels, const at::Tensor& weights) = 0;
+  // fp32 logits [T, vocabulary] without padding columns; no gradient.
+  virtual at::Tensor Logits(const at::Tensor& x) = 0;
+};
+
+// q, k, v as one [T, (heads + 2 × groups) × head_dim] of local heads → [T, heads × head_dim].
+class AttentionCore {
+ public:
+  virtual ~AttentionCore() = default;
+  virtual at::Tensor Forward(const at::Tensor& qkv, const ForwardContext& context) = 0;
+};
+
+struct AttentionOptions {
+  std::string layer_name;      // "layers.3.attention": names the q/k norms' fuse groups and the dropout site
+  int64_t num_heads = 0;       // global
+  int64_t num_query_groups = 0;
+  int64_t head_dim = 0;
+  bool qk_norm = false;
+  double norm_epsilon = 0;
+  double dropout = 0;
+  at::Tensor inverse_frequencies;  // fp32 [head_dim / 2]
+  uint32_t dropout_site = 0;
+};
+
+class LayerFactory {
+ public:
+  virtual ~LayerFactory() = default;
+
+  virtual std::unique_ptr<EmbeddingLayer> Embedding(const std::string& fuse_group) = 0;
+  // Output features cut over tensor-parallel ranks; its bias, if asked for, is the group `<fuse_group>_bias`.
+  virtual LayerPtr ColumnLinear(const std::string& fuse_group, bool bias) = 0;
+  // Input features cut; the partial sums are reduced.
+  virtual LayerPtr RowLinear(const std::string& fuse_group) = 0;
+  virtual LayerPtr RmsNorm(const std::string& fuse_group, double epsilon) = 0;
+  // [T, 2I] (gate | up, local) → [T, I].
+  virtual LayerPtr SwiGlu() = 0;
+  virtual std::unique_ptr<AttentionCore> Attention(const AttentionOptions& options) = 0;
+  // x + dropout(y): the residual join.
+  virtual at::Tensor AddDropout(const at::Tensor& residual, const at::Tensor& y, double probability, uint32_t site,
+                                const ForwardContext& context) = 0;
+  virtual std::unique_ptr<LossHead> Head(const std::string& fuse_group) = 0;
+};
+
+}  // namespace slipway::engine::nn
+
+#endif  // SLIPWAY_ENGINE_NN_LAYER_FACTORY_H_

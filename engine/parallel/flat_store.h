@@ -1,0 +1,115 @@
+// This rank's parameters, main gradients, master weights and optimizer state, in flat buckets.
+//
+// A bucket holds fuse groups of one kind: (weight decay or not, cut over TP or replicated, trainable or frozen), each group
+// aligned to kGroupAlignment elements, the bucket padded so that it cuts evenly over the gradient group (dp × cp). With
+// ZeRO-1, rank r of that group owns slice r of every bucket: its master weights and moments exist only there. Because a
+// bucket is of one kind, the optimizer and the norm run over whole slices and need no per-tensor case.
+//
+// Buffers per bucket of N elements (S = N / shards, or N without sharding):
+//   compute weights   bf16 or fp32 [N]
+//   main gradients    fp32 [N]
+//   master weights    fp32 [S]; fp32 compute: a view of the compute weights
+//   exp_avg, exp_avg_sq  fp32 [S]
+// Padding elements are zero for ever: their gradients are never written.
+// Thread-safety: the training thread (see ParamHandle for the autograd thread).
+#ifndef SLIPWAY_ENGINE_PARALLEL_FLAT_STORE_H_
+#define SLIPWAY_ENGINE_PARALLEL_FLAT_STORE_H_
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "engine/arch/param_spec.h"
+#include "engine/comm/parallel_groups.h"
+#include "engine/nn/param_handle.h"
+#include "engine/topology/mesh.h"
+
+namespace slipway::engine::parallel {
+
+inline constexpr int64_t kGroupAlignment = 64;
+
+struct FlatStoreOptions {
+  at::ScalarType compute_dtype = at::kFloat;  // kFloat or kBFloat16
+  at::Device device = at::kCPU;
+  bool shard_optimizer = true;                // ZeRO-1 over dp_cp
+  int64_t bucket_elements = 40'000'000;       // a bucket closes when it reaches this
+  int64_t make_vocab_size_divisible_by = 128;
+};
+
+// A box of the global tensor: start and extent per dimension.
+struct Box {
+  std::vector<int64_t> start;
+  std::vector<int64_t> extent;
+};
+
+// A logical tensor's share of this rank: rows `box` of the global tensor, lying at [offset, offset + elements) of a bucket.
+// Vocabulary padding is not part of it.
+struct LogicalShare {
+  const arch::ParamSpec* spec;
+  Box box;
+  int bucket;
+  int64_t offset;
+  int64_t elements;
+  bool primary;  // counted in norms and written to checkpoints: false for replicas on other TP ranks and tied copies
+};
+
+// The part of a LogicalShare that this rank's optimizer slice holds: elements [begin, end) of the box in row-major order,
+// at [offset, offset + end − begin) of the slice buffers.
+struct OwnedRange {
+  const LogicalShare* share;
+  int64_t begin;
+  int64_t end;
+  int64_t offset;
+};
+
+struct Bucket {
+  at::Tensor weights;     // compute dtype [N]
+  at::Tensor main_grads;  // fp32 [N]
+  at::Tensor master;      // fp32 [S]
+  at::Tensor exp_avg;     // fp32 [S]
+  at::Tensor exp_avg_sq;  // fp32 [S]
+  int64_t shard_begin = 0;  // the slice of this rank: [shard_begin, shard_begin + S)
+  bool weight_decay = false;
+  bool tp_replicated = false;
+  bool trainable = true;
+  at::Tensor grad_slice() const { return main_grads.narrow(0, shard_begin, master.numel()); }
+};
+
+class FlatStore {
+ public:
+  // `table` is the whole model's; the store keeps what `pieces` and the TP coordinate give this rank.
+  static absl::StatusOr<std::unique_ptr<FlatStore>> Create(std::vector<arch::ParamSpec> table,
+                                                           const std::vector<arch::Piece>& pieces,
+                                                           const topology::Mesh& mesh, int rank,
+                                                           const comm::ParallelGroups& groups,
+                                                           const FlatStoreOptions& options);
+  virtual ~FlatStore() = default;
+
+  // The handle of a fuse group; null when this rank has none of that name.
+  virtual nn::ParamPtr Handle(const std::string& fuse_group) = 0;
+  virtual const std::vector<LogicalShare>& shares() const = 0;
+  virtual std::vector<OwnedRange> owned_ranges() const = 0;
+  virtual std::vector<Bucket>& buckets() = 0;
+  virtual const FlatStoreOptions& options() const = 0;
+
+  // Draws initial weights on the host by (seed, name, global index): the same on every layout.
+  virtual void InitializeWeights(uint64_t seed) = 0;
+  // A step: gradients count as stale; the last micro-batch may reduce buckets as they become ready; afterwards every main
+  // gradient (with ZeRO-1: this rank's slice) is the sum over dp_cp, over TP where the table says so, and over tied copies.
+  virtual void BeginStep() = 0;
+  virtual void BeginLastMicroBatch() = 0;
+  virtual void FinishGradients() = 0;
+  // After the optimizer: master slices → compute weights, gathered over dp_cp.
+  virtual void PublishWeights() = 0;
+  // Compute weights → master slices (after a load of weights alone).
+  virtual void AdoptWeights() = 0;
+};
+
+}  // namespace slipway::engine::parallel
+
+#endif  // SLIPWAY_ENGINE_PARALLEL_FLAT_STORE_H_
