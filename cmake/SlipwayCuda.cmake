@@ -35,7 +35,7 @@ function(slipway_cuda_plugin)
   set_target_properties(${ARG_NAME} PROPERTIES LINKER_LANGUAGE CXX LIBRARY_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/lib")
   target_link_libraries(${ARG_NAME} PRIVATE slipway_flags slipway::torch ${ARG_DEPS}
     "${SLIPWAY_TORCH_ROOT}/lib/libc10_cuda.so" "${SLIPWAY_TORCH_ROOT}/lib/libtorch_cuda.so")
-  target_include_directories(${ARG_NAME} SYSTEM PRIVATE "${SLIPWAY_CUDA_ROOT}/include")
+  target_include_directories(${ARG_NAME} SYSTEM PRIVATE "${SLIPWAY_CUDA_ROOT}/include" "${SLIPWAY_DEPS_DIR}/cuda/nvidia/nccl/include")
   target_compile_definitions(${ARG_NAME} PRIVATE USE_C10D_NCCL USE_CUDA)
   target_link_options(${ARG_NAME} PRIVATE -Wl,--allow-shlib-undefined -Wl,--unresolved-symbols=ignore-in-shared-libs)
   find_library(SLIPWAY_CUDART NAMES libcudart.so.13 libcudart.so

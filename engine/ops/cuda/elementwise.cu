@@ -1,0 +1,150 @@
+// SwiGLU and the one-pass AdamW step.
+#include "engine/ops/cuda/device_util.cuh"
+#include "engine/ops/cuda/kernels.h"
+
+namespace slipway::engine::ops::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+
+__device__ __forceinline__ float Sigmoid(float x) { return 1.f / (1.f + __expf(-x)); }
+
+// in [rows, 2 n]: gate | up.
+template <typename T>
+__global__ void SwiGluForwardKernel(const T* __restrict__ in, T* __restrict__ out, int64_t rows, int64_t n) {
+  constexpr int kVec = Vec<T>::kSize;
+  const int64_t vectors = n / kVec, total = rows * vectors;
+  for (int64_t at = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; at < total;
+       at += static_cast<int64_t>(gridDim.x) * blockDim.x) {
+    const int64_t row = at / vectors, v = at % vectors;
+    const Vec<T> gate = Load(in + row * 2 * n, v), up = Load(in + row * 2 * n + n, v);
+    Vec<T> y;
+#pragma unroll
+    for (int i = 0; i < kVec; ++i) {
+      const float g = ToFloat(gate.data[i]);
+      y.data[i] = FromFloat<T>(g * Sigmoid(g) * ToFloat(up.data[i]));
+    }
+    Store(out + row * n, v, y);
+  }
+}
+
+template <typename T>
+__global__ void SwiGluBackwardKernel(const T* __restrict__ dy, const T* __restrict__ in, T* __restrict__ din, int64_t rows, int64_t n) {
+  constexpr int kVec = Vec<T>::kSize;
+  const int64_t vectors = n / kVec, total = rows * vectors;
+  for (int64_t at = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; at < total;
+       at += static_cast<int64_t>(gridDim.x) * blockDim.x) {
+    const int64_t row = at / vectors, v = at % vectors;
+    const Vec<T> gate = Load(in + row * 2 * n, v), up = Load(in + row * 2 * n + n, v), d = Load(dy + row * n, v);
+    Vec<T> dgate, dup;
+#pragma unroll
+    for (int i = 0; i < kVec; ++i) {
+      const float g = ToFloat(gate.data[i]), u = ToFloat(up.data[i]), dd = ToFloat(d.data[i]), s = Sigmoid(g);
+      dgate.data[i] = FromFloat<T>(dd * u * s * (1.f + g * (1.f - s)));
+      dup.data[i] = FromFloat<T>(dd * g * s);
+    }
+    Store(din + row * 2 * n, v, dgate);
+    Store(din + row * 2 * n + n, v, dup);
+  }
+}
+
+template <typename T>
+__global__ void AdamWKernel(AdamWArgs a) {
+  if (a.skip != nullptr && *a.skip != 0.f) return;
+  const float scale = a.grad_scale == nullptr ? 1.f : *a.grad_scale;
+  const float t = *a.t;
+  const float correction1 = 1.f - __powf(a.beta1, t), correction2 = 1.f - __powf(a.beta2, t);
+  const float step_size = a.lr / correction1, inverse_sqrt2 = rsqrtf(correction2), decay = 1.f - a.lr * a.weight_decay;
+  T* weights = static_cast<T*>(a.weights);
+  const int64_t vectors = a.n / 4;
+  for (int64_t v = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; v < vectors;
+       v += static_cast<int64_t>(gridDim.x) * blockDim.x) {
+    float4 p = reinterpret_cast<float4*>(a.master)[v], m = reinterpret_cast<float4*>(a.exp_avg)[v],
+           s = reinterpret_cast<float4*>(a.exp_avg_sq)[v];
+    const float4 g4 = reinterpret_cast<const float4*>(a.grad)[v];
+    float* pp = &p.x;
+    float* mm = &m.x;
+    float* ss = &s.x;
+    const float* gg = &g4.x;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float g = gg[i] * scale;
+      mm[i] = a.beta1 * mm[i] + (1.f - a.beta1) * g;
+      ss[i] = a.beta2 * ss[i] + (1.f - a.beta2) * g * g;
+      pp[i] = pp[i] * decay - step_size * mm[i] / (sqrtf(ss[i]) * inverse_sqrt2 + a.epsilon);
+    }
+    reinterpret_cast<float4*>(a.master)[v] = p;
+    reinterpret_cast<float4*>(a.exp_avg)[v] = m;
+    reinterpret_cast<float4*>(a.exp_avg_sq)[v] = s;
+    if (weights != nullptr) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) weights[v * 4 + i] = FromFloat<T>(pp[i]);
+    }
+  }
+}
+
+unsigned GridFor(int64_t work) {
+  const int64_t blocks = CeilDiv(work, kThreads);
+  return static_cast<unsigned>(blocks < 132 * 32 ? (blocks > 0 ? blocks : 1) : 132 * 32);
+}
+
+// Σ x² per block in a fixed order: partial[block].
+__global__ void SquareSumKernel(const float* __restrict__ x, int64_t n, double* __restrict__ partial) {
+  __shared__ double shared[32];
+  double sum = 0;
+  for (int64_t v = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; v < n / 4;
+       v += static_cast<int64_t>(gridDim.x) * blockDim.x) {
+    const float4 a = reinterpret_cast<const float4*>(x)[v];
+    sum += static_cast<double>(a.x * a.x + a.y * a.y + (a.z * a.z + a.w * a.w));
+  }
+  sum = BlockSum(sum, shared);
+  if (threadIdx.x == 0) partial[blockIdx.x] = sum;
+}
+
+__global__ void FinalSumKernel(const double* __restrict__ partial, int count, double* __restrict__ out) {
+  __shared__ double shared[32];
+  double sum = 0;
+  for (int i = threadIdx.x; i < count; i += blockDim.x) sum += partial[i];
+  sum = BlockSum(sum, shared);
+  if (threadIdx.x == 0) *out = sum;
+}
+
+}  // namespace
+
+void SwiGluForward(bool bf16, const void* in, void* out, int64_t rows, int64_t n, cudaStream_t stream) {
+  if (rows == 0) return;
+  if (bf16) {
+    using T = __nv_bfloat16;
+    SwiGluForwardKernel<T><<<GridFor(rows * n / Vec<T>::kSize), kThreads, 0, stream>>>(static_cast<const T*>(in), static_cast<T*>(out), rows, n);
+  } else {
+    SwiGluForwardKernel<float><<<GridFor(rows * n / 4), kThreads, 0, stream>>>(static_cast<const float*>(in), static_cast<float*>(out), rows, n);
+  }
+}
+
+void SwiGluBackward(bool bf16, const void* dy, const void* in, void* din, int64_t rows, int64_t n, cudaStream_t stream) {
+  if (rows == 0) return;
+  if (bf16) {
+    using T = __nv_bfloat16;
+    SwiGluBackwardKernel<T><<<GridFor(rows * n / Vec<T>::kSize), kThreads, 0, stream>>>(
+        static_cast<const T*>(dy), static_cast<const T*>(in), static_cast<T*>(din), rows, n);
+  } else {
+    SwiGluBackwardKernel<float><<<GridFor(rows * n / 4), kThreads, 0, stream>>>(
+        static_cast<const float*>(dy), static_cast<const float*>(in), static_cast<float*>(din), rows, n);
+  }
+}
+
+void AdamW(const AdamWArgs& args, cudaStream_t stream) {
+  if (args.n == 0) return;
+  if (args.weights_bf16) AdamWKernel<__nv_bfloat16><<<GridFor(args.n / 4), kThreads, 0, stream>>>(args);
+  else AdamWKernel<float><<<GridFor(args.n / 4), kThreads, 0, stream>>>(args);
+}
+
+int SquareSumBlocks(int64_t n) { return static_cast<int>(GridFor(n / 4) < 1056 ? GridFor(n / 4) : 1056); }
+
+void SquareSum(const float* x, int64_t n, double* partial, double* out, cudaStream_t stream) {
+  const int blocks = SquareSumBlocks(n);
+  SquareSumKernel<<<blocks, kThreads, 0, stream>>>(x, n, partial);
+  FinalSumKernel<<<1, 1024, 0, stream>>>(partial, blocks, out);
+}
+
+}  // namespace slipway::engine::ops::cuda
