@@ -10,12 +10,13 @@
 
 namespace slipway::engine::spec {
 
-// Of a resolved spec: reads <hf_path>/config.json, or takes the preset or the explicit fields. The dropout rates are the
-// spec's in every case. Errors of config.json as arch::ReadHfConfig; InvalidArgument with all faults of explicit fields.
+// Of a resolved spec: reads <hf_path>/config.json, or takes the preset or the explicit fields. The dropout rates are
+// the spec's in every case. Errors of config.json as arch::ReadHfConfig; InvalidArgument with all faults of explicit
+// fields.
 absl::StatusOr<arch::ModelArch> ArchFromSpec(const v1::TrainingSpec& resolved);
 
-// Without files: nothing when the model comes from hf_path, or when its fields do not make an architecture. The result may
-// still be invalid (arch::Validate).
+// Without files: nothing when the model comes from hf_path, or when its fields do not make an architecture. The result
+// may still be invalid (arch::Validate).
 std::optional<arch::ModelArch> ArchFromFields(const v1::ModelSpec& resolved_model);
 
 }  // namespace slipway::engine::spec

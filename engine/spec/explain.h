@@ -1,5 +1,5 @@
-// What a field means, from the comments and (meta) options of training_spec.proto: the source of `slipway spec explain` and
-// of docs/configuration.md. Thread-safe: pure functions.
+// What a field means, from the comments and (meta) options of training_spec.proto: the source of `slipway spec explain`
+// and of docs/configuration.md. Thread-safe: pure functions.
 #ifndef SLIPWAY_ENGINE_SPEC_EXPLAIN_H_
 #define SLIPWAY_ENGINE_SPEC_EXPLAIN_H_
 

@@ -26,9 +26,9 @@ struct Plan {
   int64_t samples = 0;
   int64_t parameters = 0;
   double flops_per_step = 0;
-  arch::MemoryEstimate memory;               // of the rank that needs most, without allocator slack
-  int64_t checkpoint_bytes = 0;              // of one checkpoint
-  int64_t checkpoints_kept_bytes = 0;        // of those kept, and the one being written
+  arch::MemoryEstimate memory;         // of the rank that needs most, without allocator slack
+  int64_t checkpoint_bytes = 0;        // of one checkpoint
+  int64_t checkpoints_kept_bytes = 0;  // of those kept, and the one being written
 };
 inline constexpr int64_t kMaxPlanRanks = 64;
 

@@ -28,16 +28,16 @@ std::vector<FieldChange> CompareSpecs(const v1::TrainingSpec& before, const v1::
 SpecFaults CheckResume(const v1::TrainingSpec& before, const v1::TrainingSpec& after);
 
 struct ResumeChange {
-  v1::TrainingSpec spec;             // resolved; meaningful only without faults
-  SpecFaults faults;                 // of the patch, the resume rules, or Validate on the result
+  v1::TrainingSpec spec;  // resolved; meaningful only without faults
+  SpecFaults faults;      // of the patch, the resume rules, or Validate on the result
   std::vector<FieldChange> changes;
-  std::vector<std::string> notes;    // for people: "scheduler.lr_decay_iters stays 100 although …"
-  bool layout_changed = false;       // the checkpoint will be resharded
+  std::vector<std::string> notes;  // for people: "scheduler.lr_decay_iters stays 100 although …"
+  bool layout_changed = false;     // the checkpoint will be resharded
 };
 
-// `before` is the job's resolved spec; `patch` holds the new values (only what is set changes; entries of maps are added or
-// replaced), `clear_paths` the fields that go back to their defaults. Extending train_iters leaves lr_decay_iters as it was
-// frozen at the first submission, unless the patch sets or clears it; a note says which.
+// `before` is the job's resolved spec; `patch` holds the new values (only what is set changes; entries of maps are
+// added or replaced), `clear_paths` the fields that go back to their defaults. Extending train_iters leaves
+// lr_decay_iters as it was frozen at the first submission, unless the patch sets or clears it; a note says which.
 ResumeChange ApplyResumePatch(const v1::TrainingSpec& before, const v1::TrainingSpec& patch,
                               absl::Span<const std::string> clear_paths);
 

@@ -1,5 +1,5 @@
-// What is wrong with a job's configuration: everything at once, each with the place where it was written, the field, its
-// value and what would be right. An empty list means valid. Plain data; thread-safe as such.
+// What is wrong with a job's configuration: everything at once, each with the place where it was written, the field,
+// its value and what would be right. An empty list means valid. Plain data; thread-safe as such.
 #ifndef SLIPWAY_ENGINE_SPEC_SPEC_FAULT_H_
 #define SLIPWAY_ENGINE_SPEC_SPEC_FAULT_H_
 

@@ -42,7 +42,7 @@ std::string UnknownKeyMessage(const google::protobuf::Descriptor* section, std::
 // Every field that is not a section, in the order of the proto: {"spec_version", "name", …, "model.hf_path", …}.
 std::vector<FieldPath> AllFields();
 
-// What the field holds, as text for people and in YAML's spelling: "0.95", "true", "cosine"; "unset" without presence of a value.
+// What the field holds, as text for people: "0.95", "true", "cosine", "{team: a}"; "unset" where there is nothing.
 std::string ValueText(const google::protobuf::Message& spec, const FieldPath& field);
 
 bool HasValue(const google::protobuf::Message& spec, const FieldPath& field);

@@ -1,7 +1,7 @@
 // `section.key=value` on top of a spec. The value is YAML, read by the rules of spec_reader.h: `training.seed=7`,
 // `labels.team=a`, `env.FOO=bar`, `labels={team: a}`; `null` resets a field (to its default), a map entry or a section.
-// For a field of type string the text after `=` is taken as it is, apart from `null` and quotes around all of it, so that
-// `name=7` needs no quotes. Thread-safe: pure functions.
+// For a field of type string the text after `=` is taken as it is, apart from `null` and quotes around all of it, so
+// that `name=7` needs no quotes. Thread-safe: pure functions.
 #ifndef SLIPWAY_ENGINE_SPEC_SPEC_OVERRIDES_H_
 #define SLIPWAY_ENGINE_SPEC_SPEC_OVERRIDES_H_
 

@@ -1,7 +1,7 @@
-// YAML or JSON text (the same reader: JSON is YAML) → TrainingSpec, over proto reflection. Strict: an unknown key, a key
-// given twice, a quoted number for a number, an alias, a merge key or a second document is a fault, never a guess. `null`
-// leaves a field unset. All faults come at once. Ranges, choices and required fields are Validate's (validate.h).
-// Thread-safe: pure functions.
+// YAML or JSON text (the same reader: JSON is YAML) → TrainingSpec, over proto reflection. Strict: an unknown key, a
+// key given twice, a quoted number for a number, an alias, a merge key or a second document is a fault, never a guess.
+// `null` leaves a field unset. All faults come at once. Ranges, choices and required fields are Validate's
+// (validate.h). Thread-safe: pure functions.
 #ifndef SLIPWAY_ENGINE_SPEC_SPEC_READER_H_
 #define SLIPWAY_ENGINE_SPEC_SPEC_READER_H_
 
@@ -17,7 +17,6 @@
 namespace slipway::engine::spec {
 
 inline constexpr size_t kMaxSpecBytes = size_t{1} << 20;
-inline constexpr int kMaxSpecDepth = 32;
 inline constexpr int kSpecVersion = 1;
 
 // Where each field was written: "training.seq_length" → "job.yaml:5:31".
@@ -29,7 +28,8 @@ struct ReadSpecResult {
   SpecLocations locations;
 };
 
-// `name` stands in messages for the file. An empty text is a fault. Never fails otherwise: what is wrong is in `faults`.
+// `name` stands in messages for the file. An empty text is a fault. Never fails otherwise: what is wrong is in
+// `faults`.
 ReadSpecResult ReadSpec(std::string_view text, std::string_view name);
 
 // Puts the location of each fault's field (else of its nearest section) into faults that have none.

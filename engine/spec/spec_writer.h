@@ -1,5 +1,5 @@
-// TrainingSpec → YAML and JSON, as ReadSpec reads it back: snake_case keys in the order of the proto, maps sorted by key,
-// integers as numbers, only fields that are set. Thread-safe: pure functions.
+// TrainingSpec → YAML and JSON, as ReadSpec reads it back: snake_case keys in the order of the proto, maps sorted by
+// key, integers as numbers, only fields that are set. Thread-safe: pure functions.
 #ifndef SLIPWAY_ENGINE_SPEC_SPEC_WRITER_H_
 #define SLIPWAY_ENGINE_SPEC_SPEC_WRITER_H_
 

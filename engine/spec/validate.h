@@ -18,8 +18,8 @@ struct ValidateOptions {
   bool require_absolute_paths = true;
 };
 
-// All faults of a spec, resolved or not: required fields, ranges, choices, names, unknown fields from a newer client, rules
-// between fields, the layout, and what this version does not support. Empty when valid.
+// All faults of a spec, resolved or not: required fields, ranges, choices, names, unknown fields from a newer client,
+// rules between fields, the layout, and what this version does not support. Empty when valid.
 SpecFaults Validate(const v1::TrainingSpec& spec, const ValidateOptions& options = {});
 
 // Empty when `name` may name a job or a project, else the rule: [a-z0-9]([-._a-z0-9]{0,61}[a-z0-9])?

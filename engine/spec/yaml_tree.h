@@ -1,0 +1,48 @@
+// A YAML text as a tree with the place of every node, made from yaml-cpp's events: unlike its Node it keeps duplicate
+// keys, shows aliases where they are used (and never expands them), and sees a second document. Thread-safe: pure
+// functions.
+#ifndef SLIPWAY_ENGINE_SPEC_YAML_TREE_H_
+#define SLIPWAY_ENGINE_SPEC_YAML_TREE_H_
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "engine/spec/spec_fault.h"
+
+namespace slipway::engine::spec {
+
+struct YamlNode {
+  enum class Kind : uint8_t { kNull, kScalar, kSequence, kMap, kAlias };
+  Kind kind = Kind::kNull;
+  int line = 0;  // from 1
+  int column = 0;
+  bool quoted = false;                                 // a scalar in quotes or as a block
+  std::string tag;                                     // an explicit one, such as "!!int" written out
+  std::string value;                                   // of a scalar
+  std::vector<YamlNode> items;                         // of a sequence
+  std::vector<std::pair<YamlNode, YamlNode>> entries;  // of a map, in order
+};
+
+struct YamlTree {
+  YamlNode root;
+  SpecFaults faults;  // not YAML, not UTF-8, too large, empty, more than one document; then root is not meaningful
+};
+
+// `name` stands for the file in locations.
+YamlTree ParseYaml(std::string_view text, std::string_view name);
+
+// "job.yaml:5:31".
+std::string LocationText(std::string_view name, const YamlNode& node);
+
+// What stands there, for messages: "`abc`", "a list", "a section", "nothing". Long values are cut.
+std::string NodeText(const YamlNode& node);
+
+// UTF-8 without surrogates and overlong forms.
+bool IsValidUtf8(std::string_view text);
+
+}  // namespace slipway::engine::spec
+
+#endif  // SLIPWAY_ENGINE_SPEC_YAML_TREE_H_
