@@ -1,6 +1,6 @@
-// The architecture of a decoder model: what config.json, a preset or the spec's model section come down to, in Megatron's
-// names. Everything else about a model follows from it: BuildParamTable (param_spec.h), estimates (model_estimate.h).
-// Plain data; thread-safe as such.
+// The architecture of a decoder model: what config.json, a preset or the spec's model section come down to, in
+// Megatron's names. Everything else about a model follows from it: BuildParamTable (param_spec.h), estimates
+// (model_estimate.h). Plain data; thread-safe as such.
 #ifndef SLIPWAY_ENGINE_ARCH_MODEL_ARCH_H_
 #define SLIPWAY_ENGINE_ARCH_MODEL_ARCH_H_
 

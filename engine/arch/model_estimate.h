@@ -1,5 +1,5 @@
-// What a model costs: parameters, floating-point operations, memory of a rank. Counts are exact; memory is an estimate that
-// leaves out allocator slack and communication buffers. Thread-safe: pure functions.
+// What a model costs: parameters, floating-point operations, memory of a rank. Counts are exact; memory is an estimate
+// that leaves out allocator slack and communication buffers. Thread-safe: pure functions.
 #ifndef SLIPWAY_ENGINE_ARCH_MODEL_ESTIMATE_H_
 #define SLIPWAY_ENGINE_ARCH_MODEL_ESTIMATE_H_
 
@@ -12,12 +12,13 @@
 
 namespace slipway::engine::arch {
 
-// Distinct parameters: a tied output layer is not counted twice, padding is not counted. REQUIRES: Validate(arch) is empty.
+// Distinct parameters: a tied output layer is not counted twice, padding is not counted. REQUIRES: Validate(arch) is
+// empty.
 int64_t ParameterCount(const ModelArch& arch);
 
 // Floating-point operations of one training step (forward and backward: three times the forward's multiply-adds, two
-// operations each), by where they fall. Megatron-LM's formula (megatron/training/training.py), with half of the attention
-// square because of the causal mask, and the output layer over `padded_vocab_size` rows.
+// operations each), by where they fall. Megatron-LM's formula (megatron/training/training.py), with half of the
+// attention square because of the causal mask, and the output layer over `padded_vocab_size` rows.
 struct TrainingFlops {
   double attention_projections = 0;
   double attention_scores = 0;
@@ -48,7 +49,6 @@ struct StateBytes {
   // precision.name = "bf16_mixed": fp32 main gradients, master weights and moments.
   static StateBytes Bf16Mixed() { return {.weight = 2, .gradient = 4, .master = 4, .moments = 8, .activation = 2}; }
 };
-
 
 enum class Recompute : uint8_t { kNone, kFull };
 

@@ -1,5 +1,5 @@
-// THE table of a model's parameters. Initialisation, loading, saving, gradient reduction, the norm, optimizer groups and
-// memory estimates read only this table; a test asserts that the modules built from an architecture equal it.
+// THE table of a model's parameters. Initialisation, loading, saving, gradient reduction, the norm, optimizer groups
+// and memory estimates read only this table; a test asserts that the modules built from an architecture equal it.
 //
 //   for (const ParamSpec& spec : BuildParamTable(arch)) {
 //     SLIPWAY_ASSIGN_OR_RETURN(ShardRange rows, LocalRange(spec, 0, {.rank = 1, .size = 2}));
@@ -85,10 +85,10 @@ inline constexpr char kEmbeddingName[] = "model.embed_tokens.weight";
 inline constexpr char kFinalNormName[] = "model.norm.weight";
 inline constexpr char kHeadName[] = "lm_head.weight";
 
-// The parameters in canonical order: embedding, layers (attention before MLP, members of a fuse group side by side), final
-// norm, output layer. A tied output layer is listed with tied_to set. Weights are drawn from N(0, init_method_std); those
-// that write into the residual stream (o_proj, down_proj) from N(0, init_method_std / sqrt(2 * num_layers)), as in
-// Megatron-LM. REQUIRES: Validate(arch) is empty.
+// The parameters in canonical order: embedding, layers (attention before MLP, members of a fuse group side by side),
+// final norm, output layer. A tied output layer is listed with tied_to set. Weights are drawn from N(0,
+// init_method_std); those that write into the residual stream (o_proj, down_proj) from N(0, init_method_std / sqrt(2 *
+// num_layers)), as in Megatron-LM. REQUIRES: Validate(arch) is empty.
 std::vector<ParamSpec> BuildParamTable(const ModelArch& arch);
 
 // A rank's place in its tensor-parallel group, and the grain of the vocabulary's padding.
@@ -114,9 +114,11 @@ struct ShardRange {
 // What a rank holds of dimension `dim` of the global tensor.
 //  - A dimension that is not cut: all of it.
 //  - A cut dimension of U = shape[dim] / tp_unit units: rank r of n holds units [r*U/n, (r+1)*U/n).
-//  - Key/value heads with n > U: rank r holds the one unit r*U/n (integer division), so n/U neighbours share it, the same
+//  - Key/value heads with n > U: rank r holds the one unit r*U/n (integer division), so n/U neighbours share it, the
+//  same
 //    unit that their query heads read.
-//  - The vocabulary: rank r holds rows [r*P/n, (r+1)*P/n) of the padded P rows; rows past the real vocabulary are padding
+//  - The vocabulary: rank r holds rows [r*P/n, (r+1)*P/n) of the padded P rows; rows past the real vocabulary are
+//  padding
 //    (a rank at the end may hold padding only).
 // InvalidArgument naming the parameter and both numbers when the units do not divide; OutOfRange for a bad dim or rank.
 absl::StatusOr<ShardRange> LocalRange(const ParamSpec& spec, int dim, const TpPlacement& tp);

@@ -3,12 +3,12 @@
 //   SLIPWAY_ASSIGN_OR_RETURN(Mesh mesh, Mesh::Create({.tp = 2, .dp = 4, .pp = 2}));
 //   mesh.CoordinatesOf(5);                          // {.tp = 1, .cp = 0, .dp = 2, .pp = 0, ...}
 //   mesh.GroupOf({Axis::kCp, Axis::kDp}, 5);        // the ranks that sum a dense gradient with rank 5
-//   for (const GroupList& list : mesh.AllGroups())  // every group of the job, in the order in which all ranks make them
+//   for (const GroupList& list : mesh.AllGroups())  // every group of the job, in the order in which all ranks make
+//   them
 //
-// The layout is Megatron-LM's (megatron/core/parallel_state.py): two views of the same ranks. The dense view has the axes
-// tp, cp, dp, pp; the expert view has etp, ep, edp, pp, with edp = world / (etp * ep * pp). In both the leftmost axis of
-// the order string varies fastest.
-// Thread-safe: a Mesh is immutable after Create.
+// The layout is Megatron-LM's (megatron/core/parallel_state.py): two views of the same ranks. The dense view has the
+// axes tp, cp, dp, pp; the expert view has etp, ep, edp, pp, with edp = world / (etp * ep * pp). In both the leftmost
+// axis of the order string varies fastest. Thread-safe: a Mesh is immutable after Create.
 #ifndef SLIPWAY_ENGINE_TOPOLOGY_MESH_H_
 #define SLIPWAY_ENGINE_TOPOLOGY_MESH_H_
 
@@ -63,10 +63,10 @@ enum class GroupKind : uint8_t {
   kTp,
   kCp,
   kDp,
-  kDpCp,              // dense gradients are summed over it; context parallel varies fastest
+  kDpCp,  // dense gradients are summed over it; context parallel varies fastest
   kTpCp,
   kTpDpCp,
-  kModel,             // tp x pp: the ranks that hold one copy of the dense model
+  kModel,  // tp x pp: the ranks that hold one copy of the dense model
   kPp,
   kEtp,
   kEp,
@@ -78,8 +78,8 @@ enum class GroupKind : uint8_t {
 };
 inline constexpr int kNumGroupKinds = 15;
 
-// "tp", "cp", "dp", "dp-cp", "tp-cp", "tp-dp-cp", "model", "pp", "etp", "ep", "etp-ep", "etp-ep-pp", "edp", "embedding",
-// "position-embedding".
+// "tp", "cp", "dp", "dp-cp", "tp-cp", "tp-dp-cp", "model", "pp", "etp", "ep", "etp-ep", "etp-ep-pp", "edp",
+// "embedding", "position-embedding".
 std::string_view GroupKindName(GroupKind kind);
 
 struct GroupList {
@@ -93,8 +93,9 @@ inline constexpr int64_t kMaxWorld = 1 << 20;
 class Mesh {
  public:
   // `order` names axes from the fastest to the slowest, as Megatron-LM's `order`; an axis of size 1 may be left out.
-  // InvalidArgument with both numbers when a size is below 1, the world exceeds kMaxWorld, the expert view does not divide
-  // the world, the order has an unknown, repeated or missing axis, or the two views disagree on the pipeline groups.
+  // InvalidArgument with both numbers when a size is below 1, the world exceeds kMaxWorld, the expert view does not
+  // divide the world, the order has an unknown, repeated or missing axis, or the two views disagree on the pipeline
+  // groups.
   static absl::StatusOr<Mesh> Create(const MeshSizes& sizes, std::string_view order = kDefaultRankOrder);
 
   const MeshSizes& sizes() const { return sizes_; }

@@ -1,7 +1,7 @@
-// Which layers each pipeline stage holds. With V virtual stages a rank holds V chunks: stage s of the P*V stages, in model
-// order, is chunk s / P of rank s % P (Megatron-LM's interleaving). Layers are dealt as evenly as possible, the first
-// stages taking one more: 7 layers on 2 stages are 4 and 3, 30 on 4 are 8, 8, 7 and 7.
-// Thread-safe: pure functions and immutable data.
+// Which layers each pipeline stage holds. With V virtual stages a rank holds V chunks: stage s of the P*V stages, in
+// model order, is chunk s / P of rank s % P (Megatron-LM's interleaving). Layers are dealt as evenly as possible, the
+// first stages taking one more: 7 layers on 2 stages are 4 and 3, 30 on 4 are 8, 8, 7 and 7. Thread-safe: pure
+// functions and immutable data.
 #ifndef SLIPWAY_ENGINE_TOPOLOGY_PIPELINE_PARTITION_H_
 #define SLIPWAY_ENGINE_TOPOLOGY_PIPELINE_PARTITION_H_
 

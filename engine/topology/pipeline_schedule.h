@@ -1,6 +1,6 @@
-// Pipeline schedules as data: for every pipeline rank the order of its forward and backward passes. A runner only walks the
-// list; what it must send and receive follows from the pass, the rank and the number of ranks (see Upstream).
-// The schedules are Megatron-LM's (megatron/core/pipeline_parallel/schedules.py): 1F1B, and interleaved 1F1B with several
+// Pipeline schedules as data: for every pipeline rank the order of its forward and backward passes. A runner only walks
+// the list; what it must send and receive follows from the pass, the rank and the number of ranks (see Upstream). The
+// schedules are Megatron-LM's (megatron/core/pipeline_parallel/schedules.py): 1F1B, and interleaved 1F1B with several
 // model chunks on a rank. Thread-safe: pure functions and immutable data.
 #ifndef SLIPWAY_ENGINE_TOPOLOGY_PIPELINE_SCHEDULE_H_
 #define SLIPWAY_ENGINE_TOPOLOGY_PIPELINE_SCHEDULE_H_
@@ -46,8 +46,8 @@ absl::StatusOr<PipelineSchedule> InterleavedOneForwardOneBackward(int pp, int vp
 // Evaluation: all forwards, chunk by chunk in the interleaved order (group = pp).
 absl::StatusOr<PipelineSchedule> ForwardOnly(int pp, int vpp, int num_microbatches);
 
-// Where the input of a pass comes from (the activation of the stage before, or the gradient of the stage after): the rank
-// and the chunk there. Empty for the first stage's forward and the last stage's backward.
+// Where the input of a pass comes from (the activation of the stage before, or the gradient of the stage after): the
+// rank and the chunk there. Empty for the first stage's forward and the last stage's backward.
 struct Peer {
   int pp_rank = 0;
   int chunk = 0;
@@ -63,10 +63,11 @@ int PeakInFlight(const PipelineSchedule& schedule, int pp_rank);
 // The bound that Megatron-LM states: the rank's warm-up plus one, at most all passes.
 int InFlightBound(const PipelineSchedule& schedule, int pp_rank, int group = 0);
 
-// Checks that every (micro-batch, chunk) runs forward once and then backward once on each rank (no backward at all in an
-// evaluation schedule); that messages of one kind from one rank to another are received in the order in which they are
-// sent, so that they need no tags; and that nothing deadlocks when a receive waits for its message and a send waits while
-// `channel_capacity` messages of its kind to that rank have not been received.
+// Checks that every (micro-batch, chunk) runs forward once and then backward once on each rank (no backward at all in
+// an evaluation schedule); that messages of one kind from one rank to another are received in the order in which they
+// are sent, so that they need no tags; and that nothing deadlocks when a receive waits for its message and a send waits
+// while `channel_capacity` messages of its kind to that rank have not been received. A capacity of 1 is enough for 1F1B
+// and for groups of pp micro-batches; larger groups need up to group - pp + 1.
 absl::Status CheckSchedule(const PipelineSchedule& schedule, int channel_capacity = 1);
 
 struct SimulationOptions {

@@ -1,0 +1,151 @@
+#include "engine/arch/model_estimate.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "common/status_macros.h"
+#include "engine/arch/param_spec.h"
+#include "engine/topology/pipeline_partition.h"
+#include "engine/topology/pipeline_schedule.h"
+
+namespace slipway::engine::arch {
+namespace {
+
+using topology::PipelineStage;
+
+bool HoldsPiece(const std::vector<PipelineStage>& stages, const Piece& piece) {
+  return std::any_of(stages.begin(), stages.end(), [&](const PipelineStage& stage) {
+    switch (piece.kind) {
+      case Piece::Kind::kEmbedding:
+        return stage.has_embedding;
+      case Piece::Kind::kHead:
+        return stage.has_head;
+      case Piece::Kind::kLayer:
+        return piece.layer >= stage.first_layer && piece.layer < stage.first_layer + stage.num_layers;
+    }
+    return false;
+  });
+}
+
+absl::StatusOr<int64_t> LocalParameters(const ModelArch& arch, const MemoryOptions& options,
+                                        const std::vector<PipelineStage>& stages) {
+  const TpPlacement tp{0, options.mesh.tp, options.make_vocab_size_divisible_by};
+  const bool has_embedding = HoldsPiece(stages, {Piece::Kind::kEmbedding});
+  int64_t total = 0;
+  for (const ParamSpec& spec : BuildParamTable(arch)) {
+    if (!HoldsPiece(stages, spec.piece)) continue;
+    if (spec.tied_to.has_value() && has_embedding) continue;  // the same memory; a last stage has its own copy
+    SLIPWAY_ASSIGN_OR_RETURN(const std::vector<int64_t> shape, LocalShape(spec, tp));
+    int64_t elements = 1;
+    for (int64_t extent : shape) elements *= extent;
+    total += elements;
+  }
+  return total;
+}
+
+// Elements that one layer keeps for its backward, a token.
+double LayerActivations(const ModelArch& arch, const MemoryOptions& options) {
+  const auto hidden = static_cast<double>(arch.hidden_size);
+  const double tp = options.mesh.tp;
+  const double replicated = options.sequence_parallel ? tp : 1;
+  // Inputs of both norms and of the two projections after them.
+  const double norms = 4 * hidden / replicated;
+  // q, k, v; the attention's output, which is o_proj's input.
+  const double attention = static_cast<double>(2 * arch.QueryRows() + 2 * arch.KeyRows()) / tp;
+  // gate, up and their product.
+  const double mlp = 3 * static_cast<double>(arch.ffn_hidden_size) / tp;
+  const double scores = options.fused_attention ? 0
+                                                : 2 * static_cast<double>(arch.num_attention_heads) *
+                                                      static_cast<double>(options.seq_length) / tp;
+  return norms + attention + mlp + scores;
+}
+
+double ActivationBytes(const ModelArch& arch, const MemoryOptions& options,
+                       const topology::PipelinePartition& partition, int pp_rank) {
+  const topology::PipelineSchedule schedule{.pp = partition.pp,
+                                            .vpp = partition.vpp,
+                                            .num_microbatches = static_cast<int>(options.num_microbatches),
+                                            .ranks = {}};
+  const double in_flight = topology::InFlightBound(schedule, pp_rank);
+  double layers = 0;
+  for (const PipelineStage& stage : partition.OfRank(pp_rank)) layers += stage.num_layers;
+  const double layers_in_flight = layers / partition.vpp * in_flight;
+  const double tokens =
+      static_cast<double>(options.micro_batch_size) * static_cast<double>(options.seq_length) / options.mesh.cp;
+  const double layer = LayerActivations(arch, options);
+  const double input = static_cast<double>(arch.hidden_size) / (options.sequence_parallel ? options.mesh.tp : 1);
+  const double elements =
+      options.recompute == Recompute::kFull ? layers_in_flight * input + layer : layers_in_flight * layer;
+  return elements * tokens * options.bytes.activation;
+}
+
+}  // namespace
+
+int64_t ParameterCount(const ModelArch& arch) {
+  int64_t total = 0;
+  for (const ParamSpec& spec : BuildParamTable(arch)) {
+    if (!spec.tied_to.has_value()) total += spec.NumElements();
+  }
+  return total;
+}
+
+TrainingFlops FlopsOfTokens(const ModelArch& arch, double num_tokens, double sum_squared_lengths,
+                            int64_t padded_vocab_size) {
+  const auto hidden = static_cast<double>(arch.hidden_size);
+  const auto query = static_cast<double>(arch.QueryRows());
+  const auto key = static_cast<double>(arch.KeyRows());
+  const auto layers = static_cast<double>(arch.num_layers);
+  // 6 = 2 operations a multiply-add, once forward and twice backward.
+  return {.attention_projections = 6 * num_tokens * layers * (hidden * (query + 2 * key) + query * hidden),
+          .attention_scores = 6 * sum_squared_lengths * layers * query * 0.5 * 2,
+          .mlp = 6 * num_tokens * layers * hidden * static_cast<double>(arch.ffn_hidden_size) * 3,
+          .logits = 6 * num_tokens * hidden * static_cast<double>(padded_vocab_size)};
+}
+
+TrainingFlops FlopsOfBatch(const ModelArch& arch, int64_t batch, int64_t seq_length, int64_t padded_vocab_size) {
+  const auto rows = static_cast<double>(batch);
+  const auto length = static_cast<double>(seq_length);
+  return FlopsOfTokens(arch, rows * length, rows * length * length, padded_vocab_size);
+}
+
+double FlopsPerToken(const ModelArch& arch, int64_t seq_length, int64_t padded_vocab_size) {
+  return FlopsOfTokens(arch, 1, static_cast<double>(seq_length), padded_vocab_size).Total();
+}
+
+absl::StatusOr<MemoryEstimate> EstimateMemory(const ModelArch& arch, const MemoryOptions& options, int pp_rank) {
+  const topology::MeshSizes& mesh = options.mesh;
+  SLIPWAY_RETURN_IF_ERROR(topology::Mesh::Create(mesh).status());
+  SLIPWAY_ASSIGN_OR_RETURN(
+      const topology::PipelinePartition partition,
+      topology::PartitionLayers(static_cast<int>(arch.num_layers), mesh.pp, options.virtual_pipeline_size));
+  if (pp_rank < 0 || pp_rank >= mesh.pp) {
+    return absl::InvalidArgumentError(absl::StrCat("pipeline rank ", pp_rank, " of ", mesh.pp));
+  }
+  MemoryEstimate estimate;
+  SLIPWAY_ASSIGN_OR_RETURN(estimate.parameters, LocalParameters(arch, options, partition.OfRank(pp_rank)));
+  const auto parameters = static_cast<double>(estimate.parameters);
+  const double optimizer_ranks = options.use_distributed_optimizer ? static_cast<double>(mesh.dp) * mesh.cp : 1;
+  estimate.weights = parameters * options.bytes.weight;
+  estimate.gradients = parameters * options.bytes.gradient;
+  estimate.optimizer = parameters * (options.bytes.master + options.bytes.moments) / optimizer_ranks;
+  estimate.activations = ActivationBytes(arch, options, partition, pp_rank);
+  if (pp_rank == mesh.pp - 1) {
+    const double tokens =
+        static_cast<double>(options.micro_batch_size) * static_cast<double>(options.seq_length) / mesh.cp;
+    const auto vocab =
+        static_cast<double>(PaddedVocabSize(arch.vocab_size, options.make_vocab_size_divisible_by, mesh.tp) / mesh.tp);
+    estimate.logits = tokens * vocab * 4 * 2;
+  }
+  return estimate;
+}
+
+absl::StatusOr<MemoryEstimate> EstimatePeakMemory(const ModelArch& arch, const MemoryOptions& options) {
+  MemoryEstimate peak;
+  for (int rank = 0; rank < std::max(options.mesh.pp, 1); ++rank) {
+    SLIPWAY_ASSIGN_OR_RETURN(const MemoryEstimate estimate, EstimateMemory(arch, options, rank));
+    if (rank == 0 || estimate.Total() > peak.Total()) peak = estimate;
+  }
+  return peak;
+}
+
+}  // namespace slipway::engine::arch

@@ -1,0 +1,142 @@
+#include "engine/topology/mesh_validity.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace slipway::engine::topology {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::Field;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::UnorderedElementsAre;
+
+// Qwen3-0.6B with a batch that fits many layouts.
+MeshFacts Facts() {
+  return {.num_layers = 28,
+          .hidden_size = 1024,
+          .ffn_hidden_size = 3072,
+          .num_attention_heads = 16,
+          .num_query_groups = 8,
+          .kv_channels = 128,
+          .max_position_embeddings = 40960,
+          .seq_length = 4096,
+          .micro_batch_size = 2,
+          .global_batch_size = 64};
+}
+
+auto FaultAt(const std::string& path, const std::string& value, const std::string& text) {
+  return AllOf(Field("path", &Fault::path, path), Field("value", &Fault::value, value),
+               Field("message", &Fault::message, HasSubstr(text)));
+}
+
+TEST(MeshValidity, GoodLayouts) {
+  EXPECT_THAT(ValidateMesh({}, Facts()), IsEmpty());
+  EXPECT_THAT(ValidateMesh({}, {}), IsEmpty());
+  EXPECT_THAT(ValidateMesh({.tp = 16, .cp = 2, .dp = 4, .pp = 3, .etp = 16}, Facts()), IsEmpty());
+  MeshFacts facts = Facts();
+  facts.sequence_parallel = true;
+  facts.virtual_pipeline_size = 7;
+  facts.world_size = 16;
+  EXPECT_THAT(ValidateMesh({.tp = 2, .dp = 2, .pp = 4}, facts), IsEmpty());
+}
+
+TEST(MeshValidity, SizesBelowOneEndTheCheck) {
+  EXPECT_THAT(ValidateMesh({.tp = 0, .pp = -2}, Facts()),
+              ElementsAre(FaultAt("parallelism.tensor_model_parallel_size", "0", "at least 1"),
+                          FaultAt("parallelism.pipeline_model_parallel_size", "-2", "at least 1")));
+}
+
+TEST(MeshValidity, AllFaultsAtOnce) {
+  MeshFacts facts = Facts();
+  facts.seq_length = 50001;
+  facts.global_batch_size = 10;
+  EXPECT_THAT(
+      ValidateMesh({.tp = 3, .cp = 2, .dp = 2, .pp = 29, .etp = 3}, facts),
+      UnorderedElementsAre(
+          FaultAt("parallelism.tensor_model_parallel_size", "3", "num_attention_heads = 16"),
+          FaultAt("parallelism.tensor_model_parallel_size", "3", "num_query_groups = 8"),
+          FaultAt("parallelism.pipeline_model_parallel_size", "29", "num_layers = 28 is fewer than the 29 stages"),
+          FaultAt("training.seq_length", "50001", "max_position_embeddings = 40960"),
+          FaultAt("training.seq_length", "50001", "= 4"), FaultAt("training.global_batch_size", "10", "2 * 2")));
+}
+
+TEST(MeshValidity, Heads) {
+  MeshFacts facts = Facts();
+  facts.num_query_groups = 6;
+  EXPECT_THAT(ValidateMesh({.tp = 4, .etp = 4}, facts),
+              ElementsAre(FaultAt("parallelism.tensor_model_parallel_size", "4", "num_query_groups = 6"),
+                          FaultAt("model.num_query_groups", "6", "num_attention_heads = 16")));
+  facts = Facts();
+  facts.kv_channels = 0;
+  facts.hidden_size = 1000;
+  EXPECT_THAT(ValidateMesh({}, facts), ElementsAre(FaultAt("model.hidden_size", "1000", "num_attention_heads = 16")));
+  facts = Facts();
+  facts.ffn_hidden_size = 3070;
+  EXPECT_THAT(ValidateMesh({.tp = 4, .etp = 4}, facts),
+              ElementsAre(FaultAt("parallelism.tensor_model_parallel_size", "4", "ffn_hidden_size = 3070")));
+}
+
+TEST(MeshValidity, World) {
+  MeshFacts facts = Facts();
+  facts.world_size = 6;
+  EXPECT_THAT(ValidateMesh({.dp = 4}, facts),
+              ElementsAre(FaultAt("parallelism.data_parallel_size", "4", "does not fill the job's 6 slots")));
+  EXPECT_THAT(ValidateMesh({.dp = 4, .etp = 3}, Facts()),
+              ElementsAre(FaultAt("parallelism", "tp1 cp1 dp4 pp1 ep1 etp3 (4 ranks)", "3 * 1 * 1 = 3")));
+}
+
+TEST(MeshValidity, SequenceParallel) {
+  MeshFacts facts = Facts();
+  facts.sequence_parallel = true;
+  EXPECT_THAT(ValidateMesh({}, facts), ElementsAre(FaultAt("parallelism.sequence_parallel", "true", "which is 1")));
+  facts.micro_batch_size = 1;
+  facts.seq_length = 4098;
+  EXPECT_THAT(ValidateMesh({.tp = 4, .etp = 4}, facts),
+              ElementsAre(FaultAt("training.seq_length", "4098", "parallel_size = 4")));
+  facts.micro_batch_size = 2;  // 8196 tokens divide
+  EXPECT_THAT(ValidateMesh({.tp = 4, .etp = 4}, facts), IsEmpty());
+}
+
+TEST(MeshValidity, Experts) {
+  EXPECT_THAT(ValidateMesh({.dp = 2, .ep = 2}, Facts()),
+              ElementsAre(FaultAt("parallelism.expert_model_parallel_size", "2", "no experts")));
+  MeshFacts facts = Facts();
+  facts.num_experts = 9;
+  facts.moe_ffn_hidden_size = 767;
+  EXPECT_THAT(ValidateMesh({.tp = 2, .dp = 2, .ep = 2, .etp = 2}, facts),
+              ElementsAre(FaultAt("parallelism.expert_model_parallel_size", "2", "num_experts = 9"),
+                          FaultAt("parallelism.sequence_parallel", "false", "needs sequence parallelism"),
+                          FaultAt("parallelism.expert_tensor_parallel_size", "2", "moe_ffn_hidden_size = 767")));
+}
+
+TEST(MeshValidity, Interleaving) {
+  MeshFacts facts = Facts();
+  facts.virtual_pipeline_size = 2;
+  EXPECT_THAT(ValidateMesh({}, facts),
+              ElementsAre(FaultAt("parallelism.virtual_pipeline_model_parallel_size", "2", "which is 1")));
+  facts.global_batch_size = 18;  // 9 micro-batches: groups of 4 leave one
+  EXPECT_THAT(ValidateMesh({.pp = 4}, facts),
+              ElementsAre(FaultAt("parallelism.microbatch_group_size_per_virtual_pipeline_stage", "4",
+                                  "a last group of 1 of the 9")));
+  facts.microbatch_group_size_per_vp_stage = 10;
+  EXPECT_THAT(ValidateMesh({.pp = 4}, facts),
+              ElementsAre(FaultAt("parallelism.microbatch_group_size_per_virtual_pipeline_stage", "10", "between")));
+  facts.virtual_pipeline_size = 8;
+  facts.microbatch_group_size_per_vp_stage = 9;
+  EXPECT_THAT(ValidateMesh({.pp = 4}, facts), ElementsAre(FaultAt("parallelism.pipeline_model_parallel_size", "4",
+                                                                  "28 is fewer than the 4 * 8 virtual stages")));
+}
+
+TEST(MeshValidity, HugeNumbersDoNotOverflow) {
+  MeshFacts facts = Facts();
+  facts.micro_batch_size = INT64_MAX;
+  facts.global_batch_size = INT64_MAX;
+  EXPECT_THAT(ValidateMesh({.dp = 2}, facts),
+              ElementsAre(FaultAt("training.global_batch_size", "9223372036854775807", "2")));
+}
+
+}  // namespace
+}  // namespace slipway::engine::topology
