@@ -94,7 +94,7 @@ void FillDerived(v1::TrainingSpec* spec) {
     FillExplicitModel(spec->training(), model);
   }
   v1::SchedulerSpec* scheduler = spec->mutable_scheduler();
-  if (!scheduler->has_lr_decay_iters() && spec->training().has_train_iters()) {
+  if (!scheduler->has_lr_decay_iters() && spec->training().train_iters() > 0) {
     scheduler->set_lr_decay_iters(spec->training().train_iters());
   }
   if (!scheduler->has_lr_warmup_iters() && !scheduler->has_lr_warmup_fraction()) scheduler->set_lr_warmup_iters(0);

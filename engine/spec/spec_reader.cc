@@ -1,9 +1,8 @@
 #include "engine/spec/spec_reader.h"
 
 #include <algorithm>
-#include <charconv>
+#include <limits>
 #include <set>
-#include <tuple>
 #include <vector>
 
 #include "absl/strings/numbers.h"
@@ -32,14 +31,15 @@ bool CheckVersion(const YamlNode& root, std::string_view name, SpecFaults* fault
   return true;
 }
 
-// "job.yaml:5:31" → {5, 31}; without numbers at the end {0, 0}.
+// "job.yaml:5:31" → {5, 31}; without numbers at the end behind all places in a text.
 std::pair<int, int> LineAndColumn(std::string_view location) {
   const std::vector<absl::string_view> parts = absl::StrSplit(ToAbsl(location), ':');
   int line = 0;
   int column = 0;
   if (parts.size() < 3 || !absl::SimpleAtoi(parts[parts.size() - 2], &line) ||
       !absl::SimpleAtoi(parts.back(), &column)) {
-    return {0, 0};
+    constexpr int kBehind = std::numeric_limits<int>::max();
+    return {kBehind, kBehind};
   }
   return {line, column};
 }

@@ -1,0 +1,81 @@
+#include "engine/spec/explain.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <sstream>
+
+#include "engine/arch/presets.h"
+#include "engine/spec/arch_from_spec.h"
+#include "engine/spec/plan.h"
+#include "engine/spec/resolve.h"
+#include "engine/spec/spec_fields.h"
+#include "engine/spec/test_specs.h"
+#include "tests/support/status_matchers.h"
+
+namespace slipway::engine::spec {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(ExplainTest, AField) {
+  ASSERT_OK_AND_ASSIGN(const std::string text, Explain("training.seq_length"));
+  EXPECT_EQ(text,
+            "training.seq_length (whole number, in tokens)\n"
+            "  Tokens of one sample.\n"
+            "  default:   required\n"
+            "  allowed:   at least 1\n"
+            "  on resume: fixed: a change is refused\n");
+}
+
+TEST(ExplainTest, ASectionAndTheTop) {
+  ASSERT_OK_AND_ASSIGN(const std::string section, Explain("scheduler"));
+  EXPECT_THAT(section, HasSubstr("Step k, counted from 1, trains with lr(k − 1)."));
+  EXPECT_THAT(section, HasSubstr("lr_decay_style"));
+  ASSERT_OK_AND_ASSIGN(const std::string top, Explain(""));
+  EXPECT_THAT(top, HasSubstr("fault_tolerance"));
+}
+
+TEST(ExplainTest, UnknownNamesGetTheNearest) {
+  EXPECT_EQ(Explain("training.seqlength").status().message(),
+            "training.seqlength: unknown key; did you mean `seq_length`?");
+}
+
+TEST(ExplainTest, EveryFieldSaysWhatItMeans) {
+  for (const FieldPath& field : AllFields()) {
+    ASSERT_OK_AND_ASSIGN(const std::string text, Explain(field.path));
+    EXPECT_EQ(text.find("\n  \n"), std::string::npos) << field.path << " has no comment";
+  }
+}
+
+TEST(ExplainTest, TheDocumentationIsUpToDate) {
+  std::ifstream file(SLIPWAY_SOURCE_DIR "/docs/configuration.md");
+  std::stringstream text;
+  text << file.rdbuf();
+  EXPECT_EQ(text.str(), ConfigurationMarkdown())
+      << "write it anew: slipway spec explain --markdown > docs/configuration.md";
+}
+
+TEST(PlanTest, CountsWhatAStepCosts) {
+  v1::TrainingSpec spec =
+      MockSpec("parallelism: {data_parallel_size: 2}\nprecision: {name: fp32}\ncheckpoint: {save_interval: 10}\n");
+  spec = Resolve(spec);
+  ASSERT_OK_AND_ASSIGN(const arch::ModelArch model, ArchFromSpec(spec));
+  ASSERT_OK_AND_ASSIGN(const Plan plan, MakePlan(spec, model));
+  EXPECT_EQ(plan.world_size, 2);
+  EXPECT_EQ(plan.ranks.size(), 2u);
+  EXPECT_EQ(plan.ranks[1].dp, 1);
+  EXPECT_EQ(plan.micro_batches_per_step, 2);
+  EXPECT_EQ(plan.tokens_per_step, 4 * 32);
+  EXPECT_EQ(plan.samples, 400);
+  EXPECT_EQ(plan.parameters, arch::ParameterCount(model));
+  EXPECT_GT(plan.flops_per_step, 0);
+  EXPECT_GE(plan.memory.Total(), 4.0 * static_cast<double>(plan.parameters));
+  EXPECT_EQ(plan.checkpoint_bytes, 12 * plan.parameters);
+  EXPECT_EQ(plan.checkpoints_kept_bytes, 3 * plan.checkpoint_bytes);  // two kept and one being written
+  EXPECT_THAT(PlanText(plan), HasSubstr("2 micro-batches on each data-parallel rank, at most 128 tokens"));
+}
+
+}  // namespace
+}  // namespace slipway::engine::spec

@@ -1,0 +1,207 @@
+#include "engine/spec/validate.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "engine/arch/presets.h"
+#include "engine/spec/spec_overrides.h"
+#include "engine/spec/test_specs.h"
+#include "tests/support/status_matchers.h"
+
+namespace slipway::engine::spec {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+// The faults of the valid mock job after some changes.
+std::string FaultsAfter(const std::vector<std::string>& overrides, const ValidateOptions& options = {}) {
+  v1::TrainingSpec spec = MockSpec();
+  const SpecFaults applied = ApplyOverrides(overrides, &spec);
+  EXPECT_THAT(applied, IsEmpty()) << FaultsText(applied);
+  return FaultsText(Validate(spec, options));
+}
+
+const std::vector<std::string> kChat = {"dataset.kind=chat", "dataset.path=/d/train.jsonl", "tokenizer.path=/t"};
+const std::vector<std::string> kIndexed = {"dataset.kind=indexed", "dataset.path=/d/text_document"};
+
+std::vector<std::string> With(std::vector<std::string> base, const std::vector<std::string>& more) {
+  base.insert(base.end(), more.begin(), more.end());
+  return base;
+}
+
+TEST(ValidateTest, AcceptsGoodJobs) {
+  EXPECT_EQ(FaultsAfter({}), "");
+  EXPECT_EQ(FaultsAfter(kChat), "");
+  EXPECT_EQ(FaultsAfter(With(kIndexed, {"dataset.sample_order=megatron", "validation.eval_interval=10"})), "");
+  EXPECT_EQ(
+      FaultsAfter({"model.hidden_dropout=0.1", "parallelism.data_parallel_size=2", "scheduler.lr_warmup_fraction=0.1"}),
+      "");
+  EXPECT_EQ(FaultsAfter({"scheduler.lr_decay_style=WSD", "scheduler.lr_wsd_decay_iters=10"}), "");
+}
+
+TEST(ValidateTest, NamesEverythingThatAnEmptyJobLacks) {
+  const std::string faults = FaultsText(Validate(v1::TrainingSpec()));
+  for (const char* path : {"name", "dataset.kind", "training.train_iters", "training.global_batch_size",
+                           "training.seq_length", "optimizer.lr"}) {
+    EXPECT_THAT(faults, HasSubstr(std::string(path) + ": is required"));
+  }
+  EXPECT_THAT(faults, HasSubstr("model: give one of hf_path, preset, or explicit fields"));
+}
+
+struct BadValue {
+  std::vector<std::string> overrides;
+  std::string fault;
+};
+
+class BadValueTest : public ::testing::TestWithParam<BadValue> {};
+
+TEST_P(BadValueTest, IsTheOnlyFault) { EXPECT_EQ(FaultsAfter(GetParam().overrides), GetParam().fault); }
+
+INSTANTIATE_TEST_SUITE_P(
+    Fields, BadValueTest,
+    ::testing::Values(BadValue{{"training.train_iters=0"}, "training.train_iters = 0: must be at least 1"},
+                      BadValue{{"optimizer.adam_eps=0"}, "optimizer.adam_eps = 0: must be above 0"},
+                      BadValue{{"model.hidden_dropout=1"}, "model.hidden_dropout = 1: must be at most 0.99"},
+                      BadValue{{"spec_version=2"}, "spec_version = 2: must be at most 1"},
+                      BadValue{{"scheduler.lr_decay_style=cosin"},
+                               "scheduler.lr_decay_style = cosin: must be one of constant, linear, cosine, "
+                               "inverse-square-root, WSD; did you mean `cosine`?"},
+                      BadValue{{"precision.name=fp8"}, "precision.name = fp8: must be one of bf16_mixed, fp32"},
+                      BadValue{{"checkpoint.path=out"}, "checkpoint.path = out: must be an absolute path on the nodes"},
+                      BadValue{{"checkpoint.path="}, "checkpoint.path = \"\": must not be empty; null resets it"},
+                      BadValue{{"env.SLIPWAY_X=1"}, "env.SLIPWAY_X: names that start with SLIPWAY_ are Slipway's own"},
+                      BadValue{
+                          {"env.1A=1"},
+                          "env.\"1A\": a variable's name has letters, digits and `_` and does not start with a digit"},
+                      BadValue{{"labels.-x=1"},
+                               "labels.\"-x\": a label's key has 1 to 63 letters, digits and `-._/`, with a letter or "
+                               "digit at both ends"}));
+
+INSTANTIATE_TEST_SUITE_P(
+    Rules, BadValueTest,
+    ::testing::Values(
+        BadValue{{"model.hf_path=/m"}, "model.preset = tiny_llama: give either it or model.hf_path"},
+        BadValue{{"model.preset=null", "model.hf_path=/m", "model.num_layers=2", "model.hidden_size=8"},
+                 "model.num_layers: the architecture comes from model.hf_path; leave out model.num_layers, "
+                 "model.hidden_size"},
+        BadValue{{"model.preset=null", "model.architecture=llama", "model.num_layers=2", "model.hidden_size=8",
+                  "model.num_attention_heads=2", "model.ffn_hidden_size=16"},
+                 "model.vocab_size: is required with explicit fields"},
+        BadValue{{"model.random_init=true", "model.pretrained_checkpoint=/c"},
+                 "model.random_init = true: the first weights come from model.pretrained_checkpoint; leave it out"},
+        BadValue{{"training.micro_batch_size=3", "parallelism.data_parallel_size=2"},
+                 "training.global_batch_size = 4: is not a multiple of training.micro_batch_size * "
+                 "parallelism.data_parallel_size = 3 * 2"},
+        BadValue{{"optimizer.min_lr=1"}, "optimizer.min_lr = 1: must be at most optimizer.lr = 0.001"},
+        BadValue{{"scheduler.lr_warmup_init=1"}, "scheduler.lr_warmup_init = 1: must be at most optimizer.lr = 0.001"},
+        BadValue{{"scheduler.lr_warmup_iters=5", "scheduler.lr_warmup_fraction=0.5"},
+                 "scheduler.lr_warmup_fraction = 0.5: give either it or scheduler.lr_warmup_iters = 5"},
+        BadValue{{"scheduler.lr_warmup_iters=100"},
+                 "scheduler.lr_warmup_iters = 100: must be below scheduler.lr_decay_iters = 100"},
+        BadValue{{"scheduler.lr_warmup_fraction=1"},
+                 "scheduler.lr_warmup_fraction = 1: must be below 1: warm-up ends before decay does"},
+        BadValue{{"scheduler.lr_decay_style=WSD"},
+                 "scheduler.lr_wsd_decay_iters: is required for scheduler.lr_decay_style WSD"},
+        BadValue{{"scheduler.lr_wsd_decay_iters=5"},
+                 "scheduler.lr_wsd_decay_iters = 5: only for scheduler.lr_decay_style WSD, and it is cosine"},
+        BadValue{{"scheduler.lr_decay_style=WSD", "scheduler.lr_wsd_decay_iters=101"},
+                 "scheduler.lr_wsd_decay_iters = 101: must be at most scheduler.lr_decay_iters = 100"},
+        BadValue{{"parallelism.tensor_model_parallel_size=2"},
+                 "parallelism.tensor_model_parallel_size = 2: not supported by this version; must be 1"},
+        BadValue{{"parallelism.pipeline_model_parallel_size=2"},
+                 "parallelism.pipeline_model_parallel_size = 2: not supported by this version; must be 1"},
+        BadValue{{"parallelism.context_parallel_size=2"},
+                 "parallelism.context_parallel_size = 2: not supported by this version; must be 1"},
+        BadValue{{"dataset.path=/d"}, "dataset.path = /d: mock data has no files; leave it out"},
+        BadValue{{"dataset.sample_order=megatron"},
+                 "dataset.sample_order = megatron: only for indexed data, and dataset.kind is mock"},
+        BadValue{{"dataset.requested_samples=10"},
+                 "dataset.requested_samples = 10: only for dataset.sample_order megatron"}));
+
+INSTANTIATE_TEST_SUITE_P(
+    Data, BadValueTest,
+    ::testing::Values(
+        BadValue{With(kChat, {"tokenizer.path=null"}),
+                 "tokenizer.path: is required for chat data when model.hf_path is not given"},
+        BadValue{With(kChat, {"dataset.path=null"}), "dataset.path: is required for chat data"},
+        BadValue{With(kChat, {"validation.eval_interval=5"}),
+                 "dataset.validation_path: is required when validation.eval_interval = 5"},
+        BadValue{With(kChat, {"dataset.split=1,1"}),
+                 "dataset.split = 1,1: only for indexed data; give dataset.validation_path"},
+        BadValue{With(kChat, {"dataset.mock_num_samples=5"}), "dataset.mock_num_samples = 5: only for mock data"},
+        BadValue{With(kIndexed, {"dataset.split=a"}),
+                 "dataset.split = a: must be up to three shares that are not all 0, such as 969,30,1"},
+        BadValue{With(kIndexed, {"dataset.split=0,0,0"}),
+                 "dataset.split = 0,0,0: must be up to three shares that are not all 0, such as 969,30,1"},
+        BadValue{With(kIndexed, {"dataset.split=1", "validation.eval_interval=5"}),
+                 "dataset.split = 1: leaves no validation share for validation.eval_interval = 5"},
+        BadValue{With(kIndexed, {"dataset.overlong=drop"}), "dataset.overlong = drop: only for chat data"},
+        BadValue{With(kIndexed, {"dataset.sample_order=megatron", "dataset.shuffle=false"}),
+                 "dataset.shuffle = false: only for dataset.sample_order epoch"},
+        BadValue{With(kIndexed, {"dataset.sample_order=megatron", "dataset.requested_samples=399"}),
+                 "training.train_iters = 100: times training.global_batch_size = 4 is more than the "
+                 "dataset.requested_samples = 399 that the order was "
+                 "built for"}));
+
+TEST(ValidateTest, ChecksTheArchitecture) {
+  EXPECT_THAT(FaultsAfter({"training.seq_length=1000000"}), HasSubstr("is above model.max_position_embeddings"));
+  EXPECT_THAT(FaultsAfter({"model.kv_channels=7"}), HasSubstr("model.kv_channels = 7: must be even"));
+  EXPECT_THAT(FaultsAfter({"model.add_qkv_bias=true"}), HasSubstr("model.add_qkv_bias = true"));
+  EXPECT_THAT(FaultsAfter({"model.preset=tiny_lama"}), HasSubstr("model.preset = tiny_lama"));
+}
+
+TEST(ValidateTest, UsesTheArchitectureOfAModelDirectory) {
+  const std::vector<std::string> overrides = {"model.preset=null", "model.hf_path=/m", "training.seq_length=1000000"};
+  EXPECT_EQ(FaultsAfter(overrides), "");  // nobody has read config.json yet
+  ASSERT_OK_AND_ASSIGN(const arch::ModelArch arch, arch::FindPreset("tiny_llama"));
+  EXPECT_THAT(FaultsAfter(overrides, {.arch = arch}),
+              HasSubstr("training.seq_length = 1000000: is above model.max_position_embeddings"));
+}
+
+TEST(ValidateTest, HugeLayoutsAreRefusedQuietly) {
+  const std::string faults =
+      FaultsAfter({"parallelism.data_parallel_size=65536", "parallelism.tensor_model_parallel_size=65536",
+                   "parallelism.pipeline_model_parallel_size=65536", "parallelism.context_parallel_size=65536"});
+  EXPECT_THAT(faults, HasSubstr("parallelism: makes more than 1048576 ranks"));
+}
+
+TEST(ValidateTest, RefusesFieldsOfANewerClient) {
+  v1::TrainingSpec spec = MockSpec();
+  spec.mutable_training()->GetReflection()->MutableUnknownFields(spec.mutable_training())->AddVarint(900, 1);
+  EXPECT_THAT(FaultsText(Validate(spec)),
+              HasSubstr("training: has 1 field(s) that this version does not know, the first with number 900"));
+}
+
+TEST(ValidateTest, RelativePathsPassWhereTheyAreStillToBeResolved) {
+  EXPECT_EQ(FaultsAfter({"checkpoint.path=out"}, {.require_absolute_paths = false}), "");
+}
+
+// Names are refused at submit with the rule, so that no file name, label or log line has to cope with them.
+TEST(CasesTest, O12Names) {
+  for (const std::string& bad :
+       {std::string("日本"), std::string("a b"), std::string("../x"), std::string("-rf"), std::string(""),
+        std::string(300, 'a'), std::string("a\n"), std::string("a\0b", 3), std::string("🙂"), std::string("A_b"),
+        std::string("."), std::string(".."), std::string("a/b"), std::string("a."), std::string(64, 'a')}) {
+    v1::TrainingSpec spec = MockSpec();
+    spec.set_name(bad);
+    const SpecFaults faults = Validate(spec);
+    ASSERT_EQ(faults.size(), 1u) << bad;
+    EXPECT_EQ(faults[0].path, "name");
+    EXPECT_THAT(faults[0].message, HasSubstr("must have 1 to 63 lower-case letters, digits, `-`, `.` or `_`"));
+    EXPECT_EQ(FaultText(faults[0]).find('\n'), std::string::npos);
+    EXPECT_EQ(FaultText(faults[0]).find('\0'), std::string::npos);
+    spec.set_name("ok");
+    spec.set_project(bad);
+    EXPECT_EQ(Validate(spec).size(), 1u) << bad;
+  }
+  for (const std::string& good :
+       {std::string("a.b"), std::string("a"), std::string("0"), std::string("a_b-c.d"), std::string(63, 'a')}) {
+    v1::TrainingSpec spec = MockSpec();
+    spec.set_name(good);
+    EXPECT_THAT(Validate(spec), IsEmpty()) << good;
+  }
+}
+
+}  // namespace
+}  // namespace slipway::engine::spec
