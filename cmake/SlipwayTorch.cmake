@@ -28,4 +28,5 @@ function(slipway_use_torch_pch target)
       <ATen/ATen.h> <torch/csrc/autograd/custom_function.h> <torch/library.h> <string> <vector> <memory>)
   endif()
   target_precompile_headers(${target} REUSE_FROM slipway_torch_pch)
+  target_compile_options(${target} PRIVATE -fPIC)  # executables would use -fPIE, which the header was not made with
 endfunction()

@@ -1,8 +1,8 @@
 // Collective and point-to-point communication over one group of ranks.
 //
 // Implementations: SelfCommunicator (size 1), ThreadCommunicator (ranks are threads of one process; tests),
-// BackendCommunicator (Gloo or NCCL through c10d). Code above never asks which one it has, and never asks whether a group
-// has size 1: every operation is right, and free, there.
+// BackendCommunicator (Gloo or NCCL through c10d). Code above never asks which one it has, and never asks whether a
+// group has size 1: every operation is right, and free, there.
 //
 // Contract: all ranks of a group issue the same operations in the same order. Tensors are contiguous, on the group's
 // device, and stay alive until Wait(). Results do not depend on timing.
@@ -27,11 +27,17 @@ enum class ReduceOp { kSum, kMax, kMin };
 
 class CommError : public std::runtime_error {
  public:
-  using std::runtime_error::runtime_error;
+  enum class Cause { kFailed, kTimeout };
+  explicit CommError(const std::string& what, Cause cause = Cause::kFailed) : std::runtime_error(what), cause_(cause) {}
+  Cause cause() const { return cause_; }
+
+ private:
+  Cause cause_;
 };
 
-// Told about each operation as it is issued and as it is done; must be cheap and must not throw. The worker writes it to
-// shared memory, so that the agent can say what a dead rank was waiting for; tests count operations and bytes with it.
+// Told about each operation as it is issued and as it is done; must be cheap and must not throw. The worker writes it
+// to shared memory, so that the agent can say what a dead rank was waiting for; tests count operations and bytes with
+// it.
 class CommObserver {
  public:
   virtual ~CommObserver() = default;
@@ -39,7 +45,8 @@ class CommObserver {
   virtual void End(const std::string& group, const char* operation, uint64_t sequence) = 0;
 };
 
-// An operation under way. Wait() makes the result usable: on CPU it blocks, on CUDA it orders the current stream behind it.
+// An operation under way. Wait() makes the result usable: on CPU it blocks, on CUDA it orders the current stream behind
+// it.
 class Work {
  public:
   virtual ~Work() = default;
@@ -64,8 +71,8 @@ class Communicator : public torch::CustomClassHolder {
   virtual WorkPtr AllToAll(at::Tensor output, const at::Tensor& input, const std::vector<int64_t>& output_splits,
                            const std::vector<int64_t>& input_splits) = 0;
   virtual WorkPtr Broadcast(at::Tensor tensor, int root) = 0;
-  // Ranks are of this group. Sends between one pair arrive in order. A Send never waits for its Recv to be posted before
-  // it returns its Work.
+  // Ranks are of this group. Sends between one pair arrive in order. A Send never waits for its Recv to be posted
+  // before it returns its Work.
   virtual WorkPtr Send(const at::Tensor& tensor, int destination) = 0;
   virtual WorkPtr Recv(at::Tensor tensor, int source) = 0;
   virtual void Barrier() = 0;

@@ -1,5 +1,7 @@
 // The groups of one rank, made once per attempt in one canonical order (every rank makes the same list of groups in the
 // same order and joins those that it is in). Passed explicitly; there is no "current group".
+// Groups for collectives that have the same ranks share one communicator (a job of tensor parallelism alone has one,
+// not four); point-to-point groups stand alone.
 #ifndef SLIPWAY_ENGINE_COMM_PARALLEL_GROUPS_H_
 #define SLIPWAY_ENGINE_COMM_PARALLEL_GROUPS_H_
 
@@ -16,6 +18,7 @@ struct ParallelGroups {
   CommPtr dp;     // replicas of the same (tp, cp, pp) coordinate
   CommPtr dp_cp;  // the ranks over which gradients are summed and optimizer state is sharded
   CommPtr pp;
+  CommPtr pp_back;    // the same ranks: gradients travel here, so that neither direction queues behind the other
   CommPtr embedding;  // first and last pipeline stage, for tied embeddings
   CommPtr model;      // tp × pp: a norm is summed over dp_cp shards and this
 };

@@ -1,8 +1,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-// Our own main, so that a test that re-executes itself as a rank (--rank=...) sees its arguments untouched.
+#include "tests/support/rank_process.h"
+
+// Our own main, because a test binary may be started as a rank of one of its own tests.
 int main(int argc, char** argv) {
+  if (const auto code = slipway::testing::RunAsRank(argc, argv)) return *code;
   ::testing::InitGoogleMock(&argc, argv);
   return RUN_ALL_TESTS();
 }

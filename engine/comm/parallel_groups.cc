@@ -1,0 +1,70 @@
+#include "engine/comm/parallel_groups.h"
+
+#include <algorithm>
+#include <numeric>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/comm/self_communicator.h"
+
+namespace slipway::engine::comm {
+namespace {
+
+using topology::GroupKind;
+
+// Makes the groups of one kind and returns the one that holds this rank; collective groups with the same ranks are
+// shared.
+class GroupMaker {
+ public:
+  GroupMaker(int rank, GroupFactory& factory) : rank_(rank), factory_(factory) {}
+
+  CommPtr Collective(const std::string& name, const std::vector<std::vector<int>>& groups) {
+    const auto known =
+        std::find_if(made_.begin(), made_.end(), [&](const Made& made) { return made.groups == groups; });
+    if (known != made_.end()) return known->own;
+    CommPtr own = Alone(name, groups);
+    made_.push_back({groups, own});
+    return own;
+  }
+
+  CommPtr Alone(const std::string& name, const std::vector<std::vector<int>>& groups) {
+    CommPtr own;
+    for (const std::vector<int>& ranks : groups) {
+      if (ranks.size() < 2) continue;
+      if (CommPtr made = factory_.MakeGroup(name, ranks)) own = std::move(made);
+    }
+    return own ? own : MakeSelfCommunicator(name);
+  }
+
+ private:
+  struct Made {
+    std::vector<std::vector<int>> groups;
+    CommPtr own;
+  };
+
+  int rank_;
+  GroupFactory& factory_;
+  std::vector<Made> made_;
+};
+
+}  // namespace
+
+ParallelGroups MakeParallelGroups(const topology::Mesh& mesh, int rank, GroupFactory& factory) {
+  GroupMaker maker(rank, factory);
+  ParallelGroups groups;
+  groups.tp = maker.Collective("tp", mesh.Groups(GroupKind::kTp));
+  groups.cp = maker.Collective("cp", mesh.Groups(GroupKind::kCp));
+  groups.dp = maker.Collective("dp", mesh.Groups(GroupKind::kDp));
+  groups.dp_cp = maker.Collective("dp-cp", mesh.Groups(GroupKind::kDpCp));
+  groups.model = maker.Collective("model", mesh.Groups(GroupKind::kModel));
+  groups.pp = maker.Alone("pp", mesh.Groups(GroupKind::kPp));
+  groups.pp_back = maker.Alone("pp-back", mesh.Groups(GroupKind::kPp));
+  groups.embedding = maker.Collective("embedding", mesh.Groups(GroupKind::kEmbedding));
+  std::vector<int> everybody(mesh.world());
+  std::iota(everybody.begin(), everybody.end(), 0);
+  groups.world = maker.Collective("world", {everybody});
+  return groups;
+}
+
+}  // namespace slipway::engine::comm
