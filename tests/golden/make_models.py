@@ -60,8 +60,8 @@ def make_batches(generator):
     tokens = torch.randint(0, VOCAB, (STEPS, ROWS, LENGTH + 1), generator=generator)
     mask = torch.zeros(STEPS, ROWS, LENGTH)
     for step in range(STEPS):
-        mask[step, 0, step:LENGTH - 1] = 1  # most of the row
-        mask[step, 1, 7:10 + step] = 1      # a few tokens
+        mask[step, 0, 3 * step:LENGTH - 1] = 1  # most of the row
+        mask[step, 1, 7:10 + step] = 1          # a few tokens
         mask[step, 1, 20] = 1
     return tokens[..., :-1].contiguous(), tokens[..., 1:].contiguous(), mask
 
