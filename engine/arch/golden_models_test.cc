@@ -1,5 +1,5 @@
-// The models that transformers wrote to tests/golden/data: their configs are read right, and their files hold exactly the
-// tensors of our table.
+// The models that transformers wrote to tests/golden/data: their configs are read right, and their files hold exactly
+// the tensors of our table.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -17,7 +17,9 @@ namespace {
 
 using Shapes = std::map<std::string, std::vector<int64_t>>;
 
-std::string Directory(const std::string& model) { return std::string(SLIPWAY_SOURCE_DIR "/tests/golden/data/") + model; }
+std::string Directory(const std::string& model) {
+  return std::string(SLIPWAY_SOURCE_DIR "/tests/golden/data/") + model;
+}
 
 // The header of a safetensors file: its length in 8 bytes, little endian, then JSON.
 Shapes SafetensorsShapes(const std::string& path) {
