@@ -22,7 +22,7 @@ bundle() {
   for test in $TESTS; do cp "$BUILD/bin/$test" "$dir/bin/"; done
   # Libraries of this machine that are neither torch's nor the C library's.
   for binary in "$dir"/bin/*; do ldd "$binary"; done | awk '/=> \/(usr\/)?lib/ {print $3}' | sort -u |
-    grep -vE '/(libc|libm|libdl|libpthread|librt|libgcc_s|libstdc\+\+|ld-linux.*)\.so' | xargs -r cp -Lt "$dir/syslib"
+    grep -vE '/(libc|libm|libutil|libdl|libpthread|librt|libgcc_s|libstdc\+\+|ld-linux.*)\.so' | xargs -r cp -Lt "$dir/syslib"
   strip "$dir"/bin/* 2>/dev/null || true
   cp scripts/gpu-run-bundle.sh "$dir/run.sh"
   git rev-parse HEAD >"$dir/commit"
