@@ -1,6 +1,6 @@
-// How a model gets its layers. A model file names what it wants (the fuse group and the way its matrix is cut); the factory
-// returns layers that already know their local shapes, their groups and their handles. So no model file asks for a
-// parallel size, and LoRA or fp8 wrap here. The implementation is engine/parallel's.
+// How a model gets its layers. A model file names what it wants (the fuse group and the way its matrix is cut); the
+// factory returns layers that already know their local shapes, their groups and their handles. So no model file asks
+// for a parallel size, and LoRA or fp8 wrap here. The implementation is engine/parallel's.
 #ifndef SLIPWAY_ENGINE_NN_LAYER_FACTORY_H_
 #define SLIPWAY_ENGINE_NN_LAYER_FACTORY_H_
 
@@ -10,16 +10,20 @@
 #include <memory>
 #include <string>
 
+#include "engine/nn/functions.h"
 #include "engine/nn/sequence_layout.h"
 
 namespace slipway::engine::nn {
 
+class KeyValueCache;
+
 // What a forward pass knows beside its input.
 struct ForwardContext {
   const SequenceLayout* layout = nullptr;
-  bool training = true;     // dropout on
-  uint64_t seed = 0;        // with step, the key of the counter-based random numbers
+  bool training = true;  // dropout on
+  uint64_t seed = 0;     // with step, the key of the counter-based random numbers
   int64_t step = 0;
+  KeyValueCache* cache = nullptr;  // generation: the batch continues the one row whose keys and values these are
 };
 
 // One input tensor [T, in], one output tensor [T, out].
@@ -37,19 +41,6 @@ class EmbeddingLayer {
   virtual at::Tensor Forward(const at::Tensor& ids, const ForwardContext& context) = 0;
 };
 
-struct HeadOutput {
-  at::Tensor loss_sum;  // fp32 scalar: Σ weight × token loss over this micro-batch (this rank's tokens)
-};
-// Hidden states → loss, or logits. Linear and cross-entropy in one, so that logits of a whole batch need not exist.
-class LossHead {
- public:
-  virtual ~LossHead() = default;
-  // labels int64 [T] (any value where weight is 0), weights fp32 [T].
-  virtual HeadOutput Loss(const at::Tensor& x, const at::Tensor& labels, const at::Tensor& weights) = 0;
-  // fp32 logits [T, vocabulary] without padding columns; no gradient.
-  virtual at::Tensor Logits(const at::Tensor& x) = 0;
-};
-
 // q, k, v as one [T, (heads + 2 × groups) × head_dim] of local heads → [T, heads × head_dim].
 class AttentionCore {
  public:
@@ -57,15 +48,43 @@ class AttentionCore {
   virtual at::Tensor Forward(const at::Tensor& qkv, const ForwardContext& context) = 0;
 };
 
+// The residual join: residual + dropout(y).
+class ResidualJoin {
+ public:
+  virtual ~ResidualJoin() = default;
+  virtual at::Tensor Forward(const at::Tensor& residual, const at::Tensor& y, const ForwardContext& context) = 0;
+};
+// The residual join and the norm that follows it.
+class ResidualNorm {
+ public:
+  virtual ~ResidualNorm() = default;
+  virtual Joined Forward(const at::Tensor& residual, const at::Tensor& y, const ForwardContext& context) = 0;
+};
+
+// Hidden states → loss, or logits. Linear and cross-entropy in one, so that logits of a whole batch need not exist.
+class LossHead {
+ public:
+  virtual ~LossHead() = default;
+  // labels int64 [T] (any value where weight is 0), weights fp32 [T] → Σ weight × token loss over this micro-batch, an
+  // fp32 scalar.
+  virtual at::Tensor Loss(const at::Tensor& x, const at::Tensor& labels, const at::Tensor& weights) = 0;
+  // fp32 logits [T, vocabulary] without padding columns; no gradient.
+  virtual at::Tensor Logits(const at::Tensor& x) = 0;
+};
+
 struct AttentionOptions {
-  std::string layer_name;      // "layers.3.attention": names the q/k norms' fuse groups and the dropout site
-  int64_t num_heads = 0;       // global
+  std::string layer_name;  // "layers.3.attention": names the fuse groups of the q and k norms, and the cache's part
+  int64_t num_heads = 0;   // global, as are the groups
   int64_t num_query_groups = 0;
-  int64_t head_dim = 0;
   bool qk_norm = false;
   double norm_epsilon = 0;
-  double dropout = 0;
   at::Tensor inverse_frequencies;  // fp32 [head_dim / 2]
+  double dropout = 0;
+  uint32_t dropout_site = 0;
+};
+
+struct ResidualOptions {
+  double dropout = 0;
   uint32_t dropout_site = 0;
 };
 
@@ -82,9 +101,9 @@ class LayerFactory {
   // [T, 2I] (gate | up, local) → [T, I].
   virtual LayerPtr SwiGlu() = 0;
   virtual std::unique_ptr<AttentionCore> Attention(const AttentionOptions& options) = 0;
-  // x + dropout(y): the residual join.
-  virtual at::Tensor AddDropout(const at::Tensor& residual, const at::Tensor& y, double probability, uint32_t site,
-                                const ForwardContext& context) = 0;
+  virtual std::unique_ptr<ResidualJoin> Join(const ResidualOptions& options) = 0;
+  virtual std::unique_ptr<ResidualNorm> JoinNorm(const std::string& fuse_group, double epsilon,
+                                                 const ResidualOptions& options) = 0;
   virtual std::unique_ptr<LossHead> Head(const std::string& fuse_group) = 0;
 };
 

@@ -1,7 +1,7 @@
-// Where the rows (sequences) of a flat micro-batch lie. Activations are [T, H]: tokens flattened, rows end to end, padding
-// only at the end. T is fixed for a run on CUDA; a CPU job may round it to a smaller bucket. Packing, sequence parallelism,
-// context parallelism and CUDA graphs all follow from this one description; each pipeline stage makes its own from the
-// deterministic sampler.
+// Where the rows (sequences) of a flat micro-batch lie. Activations are [T, H]: tokens flattened, rows end to end,
+// padding only at the end. T is fixed for a run on CUDA; a CPU job may round it to a smaller bucket. Packing, sequence
+// parallelism, context parallelism and CUDA graphs all follow from this one description; each pipeline stage makes its
+// own from the deterministic sampler.
 #ifndef SLIPWAY_ENGINE_NN_SEQUENCE_LAYOUT_H_
 #define SLIPWAY_ENGINE_NN_SEQUENCE_LAYOUT_H_
 
@@ -30,7 +30,12 @@ struct SequenceLayout {
   bool uniform = false;
 };
 
-// Rows of the given lengths, padded to num_tokens. first_sample + r is row r's global sample index.
+// The sample index of padding tokens; no sample of a run reaches it.
+inline constexpr int64_t kPaddingSample = -1;
+
+// Rows of the given lengths, padded to num_tokens; sample_indices[r] is row r's global sample index. cu_seqlens has
+// row_lengths.size() + 2 entries: the padding is a last row, which may be empty. Give empty rows at the end to keep
+// that length fixed over the batches of a run. Throws c10::Error when the rows do not fit.
 SequenceLayout MakeSequenceLayout(const std::vector<int64_t>& row_lengths, const std::vector<int64_t>& sample_indices,
                                   int64_t num_tokens, at::Device device);
 

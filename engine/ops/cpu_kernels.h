@@ -1,0 +1,18 @@
+// Kernels for the CPU, where the reference would be slow: fewer passes over memory, torch's fused attention. The same
+// contracts as the reference. Results do not depend on timing; with the number of threads fixed they are the same bits.
+#ifndef SLIPWAY_ENGINE_OPS_CPU_KERNELS_H_
+#define SLIPWAY_ENGINE_OPS_CPU_KERNELS_H_
+
+#include "engine/ops/op_signatures.h"
+
+namespace slipway::engine::ops::cpu {
+
+AttentionFn Attention;
+AttentionBackwardFn AttentionBackward;
+EmbeddingBackwardFn EmbeddingBackward;
+SumSquaresFn SumSquares;
+AdamWFn AdamW;
+
+}  // namespace slipway::engine::ops::cpu
+
+#endif  // SLIPWAY_ENGINE_OPS_CPU_KERNELS_H_
