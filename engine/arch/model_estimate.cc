@@ -62,10 +62,11 @@ double LayerActivations(const ModelArch& arch, const MemoryOptions& options) {
 
 double ActivationBytes(const ModelArch& arch, const MemoryOptions& options,
                        const topology::PipelinePartition& partition, int pp_rank) {
-  const topology::PipelineSchedule schedule{.pp = partition.pp,
-                                            .vpp = partition.vpp,
-                                            .num_microbatches = static_cast<int>(options.num_microbatches),
-                                            .ranks = {}};
+  const topology::PipelineSchedule schedule{
+      .pp = partition.pp,
+      .vpp = partition.vpp,
+      .num_microbatches = static_cast<int>(std::min<int64_t>(options.num_microbatches, 1 << 20)),
+      .ranks = {}};
   const double in_flight = topology::InFlightBound(schedule, pp_rank);
   double layers = 0;
   for (const PipelineStage& stage : partition.OfRank(pp_rank)) layers += stage.num_layers;

@@ -85,12 +85,14 @@ class Rules {
           absl::StrCat("must be a multiple of 2 * ", kCpPath, " = ", 2 * int64_t{sizes_.cp}));
       return;
     }
-    // Micro-batches are flattened to tokens, and it is those that sequence parallelism cuts.
-    const int64_t tokens = std::max<int64_t>(facts_.micro_batch_size, 1) * seq / sizes_.cp;
-    if (facts_.sequence_parallel && tokens % sizes_.tp != 0) {
+    // Micro-batches are flattened to tokens, and it is those that sequence parallelism cuts. The product may not fit 64
+    // bits, its remainder does.
+    const int64_t rows = std::max<int64_t>(facts_.micro_batch_size, 1);
+    const int64_t length = seq / sizes_.cp;
+    if (facts_.sequence_parallel && (rows % sizes_.tp) * (length % sizes_.tp) % sizes_.tp != 0) {
       Add("training.seq_length", seq,
-          absl::StrCat("the ", tokens, " tokens of a micro-batch on one context-parallel rank are not a multiple of ",
-                       kTpPath, " = ", sizes_.tp, ", which sequence parallelism needs"));
+          absl::StrCat("the ", rows, " * ", length, " tokens of a micro-batch on one context-parallel rank are not a ",
+                       "multiple of ", kTpPath, " = ", sizes_.tp, ", which sequence parallelism needs"));
     }
   }
 

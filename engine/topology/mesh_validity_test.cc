@@ -134,7 +134,8 @@ TEST(MeshValidity, HugeNumbersDoNotOverflow) {
   MeshFacts facts = Facts();
   facts.micro_batch_size = INT64_MAX;
   facts.global_batch_size = INT64_MAX;
-  EXPECT_THAT(ValidateMesh({.dp = 2}, facts),
+  facts.sequence_parallel = true;
+  EXPECT_THAT(ValidateMesh({.tp = 8, .dp = 2, .etp = 8}, facts),
               ElementsAre(FaultAt("training.global_batch_size", "9223372036854775807", "2")));
 }
 

@@ -122,10 +122,10 @@ int PeakInFlight(const PipelineSchedule& schedule, int pp_rank) {
 }
 
 int InFlightBound(const PipelineSchedule& schedule, int pp_rank, int group) {
-  const int total = schedule.num_microbatches * schedule.vpp;
+  const int64_t total = int64_t{schedule.num_microbatches} * schedule.vpp;
   const int warmup =
       Warmup(schedule.pp, schedule.vpp, schedule.num_microbatches, group == 0 ? schedule.pp : group, pp_rank);
-  return std::min(warmup + 1, total);
+  return static_cast<int>(std::min<int64_t>(warmup + 1, total));
 }
 
 }  // namespace slipway::engine::topology
