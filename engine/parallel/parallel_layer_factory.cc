@@ -1,0 +1,205 @@
+#include "engine/parallel/parallel_layer_factory.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "engine/nn/comm_functions.h"
+#include "engine/nn/functions.h"
+#include "engine/nn/key_value_cache.h"
+
+namespace slipway::engine::parallel {
+namespace {
+
+using comm::CommPtr;
+using nn::ForwardContext;
+using nn::ParamPtr;
+
+nn::DropoutSite SiteOf(double probability, uint32_t site, const ForwardContext& context) {
+  return {.probability = context.training ? probability : 0, .seed = context.seed, .step = context.step, .site = site};
+}
+
+class VocabularyEmbedding final : public nn::EmbeddingLayer {
+ public:
+  VocabularyEmbedding(ParamPtr weight, CommPtr tp) : weight_(std::move(weight)), tp_(std::move(tp)) {}
+  at::Tensor Forward(const at::Tensor& ids, const ForwardContext&) override {
+    return nn::ReduceFromGroup(nn::Embedding(ids, weight_, /*shard=*/tp_->rank()), tp_);
+  }
+
+ private:
+  ParamPtr weight_;
+  CommPtr tp_;
+};
+
+class ColumnLinearLayer final : public nn::Layer {
+ public:
+  ColumnLinearLayer(ParamPtr weight, ParamPtr bias, CommPtr tp)
+      : weight_(std::move(weight)), bias_(std::move(bias)), tp_(std::move(tp)) {}
+  at::Tensor Forward(const at::Tensor& x, const ForwardContext&) override {
+    return nn::Linear(nn::CopyToGroup(x, tp_), weight_, bias_);
+  }
+
+ private:
+  ParamPtr weight_, bias_;
+  CommPtr tp_;
+};
+
+class RowLinearLayer final : public nn::Layer {
+ public:
+  RowLinearLayer(ParamPtr weight, CommPtr tp) : weight_(std::move(weight)), tp_(std::move(tp)) {}
+  at::Tensor Forward(const at::Tensor& x, const ForwardContext&) override {
+    return nn::ReduceFromGroup(nn::Linear(x, weight_), tp_);
+  }
+
+ private:
+  ParamPtr weight_;
+  CommPtr tp_;
+};
+
+class RmsNormLayer final : public nn::Layer {
+ public:
+  RmsNormLayer(ParamPtr weight, double epsilon) : weight_(std::move(weight)), epsilon_(epsilon) {}
+  at::Tensor Forward(const at::Tensor& x, const ForwardContext&) override { return nn::RmsNorm(x, weight_, epsilon_); }
+
+ private:
+  ParamPtr weight_;
+  double epsilon_;
+};
+
+class SwiGluLayer final : public nn::Layer {
+ public:
+  at::Tensor Forward(const at::Tensor& x, const ForwardContext&) override { return nn::SwiGlu(x); }
+};
+
+class RotaryAttention final : public nn::AttentionCore {
+ public:
+  RotaryAttention(const nn::AttentionOptions& options, nn::HeadCounts local, int64_t first_head, ParamPtr q_norm,
+                  ParamPtr k_norm)
+      : options_(options),
+        local_(local),
+        first_head_(first_head),
+        q_norm_(std::move(q_norm)),
+        k_norm_(std::move(k_norm)) {}
+
+  at::Tensor Forward(const at::Tensor& qkv, const ForwardContext& context) override {
+    const nn::SequenceLayout& layout = *context.layout;
+    const at::Tensor placed = options_.qk_norm ? nn::QkNormRope(qkv, q_norm_, k_norm_, options_.norm_epsilon, layout,
+                                                                options_.inverse_frequencies, local_)
+                                               : nn::Rope(qkv, layout, options_.inverse_frequencies, local_);
+    if (context.cache != nullptr) return context.cache->Attend(options_.layer_name, placed, local_);
+    const nn::DropoutSite dropout = SiteOf(options_.dropout, options_.dropout_site, context);
+    if (dropout.probability == 0) return nn::Attention(placed, layout, local_);
+    return nn::AttentionWithDropout(placed, layout, local_, first_head_, dropout);
+  }
+
+ private:
+  nn::AttentionOptions options_;
+  nn::HeadCounts local_;
+  int64_t first_head_;
+  ParamPtr q_norm_, k_norm_;
+};
+
+class DropoutJoin final : public nn::ResidualJoin {
+ public:
+  explicit DropoutJoin(const nn::ResidualOptions& options) : options_(options) {}
+  at::Tensor Forward(const at::Tensor& residual, const at::Tensor& y, const ForwardContext& context) override {
+    return nn::AddDropout(residual, y, *context.layout, SiteOf(options_.dropout, options_.dropout_site, context));
+  }
+
+ private:
+  nn::ResidualOptions options_;
+};
+
+class DropoutJoinNorm final : public nn::ResidualNorm {
+ public:
+  DropoutJoinNorm(ParamPtr weight, double epsilon, const nn::ResidualOptions& options)
+      : weight_(std::move(weight)), epsilon_(epsilon), options_(options) {}
+  nn::Joined Forward(const at::Tensor& residual, const at::Tensor& y, const ForwardContext& context) override {
+    const nn::DropoutSite dropout = SiteOf(options_.dropout, options_.dropout_site, context);
+    if (dropout.probability == 0) return nn::AddRmsNorm(residual, y, weight_, epsilon_);
+    at::Tensor sum = nn::AddDropout(residual, y, *context.layout, dropout);
+    at::Tensor normed = nn::RmsNorm(sum, weight_, epsilon_);
+    return {std::move(sum), std::move(normed)};
+  }
+
+ private:
+  ParamPtr weight_;
+  double epsilon_;
+  nn::ResidualOptions options_;
+};
+
+class VocabularyHead final : public nn::LossHead {
+ public:
+  VocabularyHead(ParamPtr weight, nn::VocabularyOptions options)
+      : weight_(std::move(weight)), options_(std::move(options)) {}
+  at::Tensor Loss(const at::Tensor& x, const at::Tensor& labels, const at::Tensor& weights) override {
+    return nn::LinearCrossEntropy(nn::CopyToGroup(x, options_.group), labels, weights, weight_, options_);
+  }
+  at::Tensor Logits(const at::Tensor& x) override { return nn::VocabularyLogits(x, weight_, options_); }
+
+ private:
+  ParamPtr weight_;
+  nn::VocabularyOptions options_;
+};
+
+}  // namespace
+
+ParamPtr ParallelLayerFactory::Handle(const std::string& fuse_group) const {
+  ParamPtr handle = handles_(fuse_group);
+  TORCH_CHECK(handle, "this rank holds no parameters named ", fuse_group);
+  return handle;
+}
+
+std::unique_ptr<nn::EmbeddingLayer> ParallelLayerFactory::Embedding(const std::string& fuse_group) {
+  return std::make_unique<VocabularyEmbedding>(Handle(fuse_group), tp_);
+}
+
+nn::LayerPtr ParallelLayerFactory::ColumnLinear(const std::string& fuse_group, bool bias) {
+  return std::make_unique<ColumnLinearLayer>(Handle(fuse_group), bias ? Handle(fuse_group + "_bias") : ParamPtr(), tp_);
+}
+
+nn::LayerPtr ParallelLayerFactory::RowLinear(const std::string& fuse_group) {
+  return std::make_unique<RowLinearLayer>(Handle(fuse_group), tp_);
+}
+
+nn::LayerPtr ParallelLayerFactory::RmsNorm(const std::string& fuse_group, double epsilon) {
+  return std::make_unique<RmsNormLayer>(Handle(fuse_group), epsilon);
+}
+
+nn::LayerPtr ParallelLayerFactory::SwiGlu() { return std::make_unique<SwiGluLayer>(); }
+
+std::unique_ptr<nn::AttentionCore> ParallelLayerFactory::Attention(const nn::AttentionOptions& options) {
+  const int64_t ranks = tp_->size();
+  TORCH_CHECK(options.num_heads % ranks == 0 &&
+                  (options.num_query_groups % ranks == 0 || ranks % options.num_query_groups == 0),
+              options.layer_name, ": ", options.num_heads, " heads in ", options.num_query_groups,
+              " groups do not divide over ", ranks, " tensor-parallel ranks");
+  // With fewer key/value heads than ranks, neighbours hold copies of one.
+  const nn::HeadCounts local{.heads = options.num_heads / ranks,
+                             .groups = std::max<int64_t>(options.num_query_groups / ranks, 1)};
+  ParamPtr q_norm, k_norm;
+  if (options.qk_norm) {
+    q_norm = Handle(options.layer_name + ".q_norm");
+    k_norm = Handle(options.layer_name + ".k_norm");
+  }
+  return std::make_unique<RotaryAttention>(options, local, tp_->rank() * local.heads, q_norm, k_norm);
+}
+
+std::unique_ptr<nn::ResidualJoin> ParallelLayerFactory::Join(const nn::ResidualOptions& options) {
+  return std::make_unique<DropoutJoin>(options);
+}
+
+std::unique_ptr<nn::ResidualNorm> ParallelLayerFactory::JoinNorm(const std::string& fuse_group, double epsilon,
+                                                                 const nn::ResidualOptions& options) {
+  return std::make_unique<DropoutJoinNorm>(Handle(fuse_group), epsilon, options);
+}
+
+std::unique_ptr<nn::LossHead> ParallelLayerFactory::Head(const std::string& fuse_group) {
+  return std::make_unique<VocabularyHead>(
+      Handle(fuse_group),
+      nn::VocabularyOptions{
+          .vocab_size = options_.vocab_size, .group = tp_, .chunk_elements = options_.logits_chunk_elements});
+}
+
+}  // namespace slipway::engine::parallel

@@ -1,0 +1,59 @@
+// The LayerFactory of a rank: layers over the rank's parameter handles and tensor-parallel group, with local shapes at
+// once.
+//
+//   ParallelLayerFactory factory([&](const std::string& group) { return store->Handle(group); }, groups,
+//                                {.vocab_size = arch.vocab_size});
+//   model::StagePieces pieces = model::BuildDecoder(arch, piece_list, factory);
+//
+// Layers keep the handles and groups alive; the factory itself may go. Thread-safety: one thread.
+// Errors: throws c10::Error naming the fuse group that the rank does not hold, or heads that do not divide.
+#ifndef SLIPWAY_ENGINE_PARALLEL_PARALLEL_LAYER_FACTORY_H_
+#define SLIPWAY_ENGINE_PARALLEL_PARALLEL_LAYER_FACTORY_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "engine/comm/parallel_groups.h"
+#include "engine/nn/layer_factory.h"
+#include "engine/nn/param_handle.h"
+
+namespace slipway::engine::parallel {
+
+struct LayerFactoryOptions {
+  int64_t vocab_size = 0;  // without padding
+  // Bound on the logits that exist at one time; a batch that fits needs no second computation of them.
+  int64_t logits_chunk_elements = int64_t{1} << 25;
+};
+
+class ParallelLayerFactory final : public nn::LayerFactory {
+ public:
+  // The handle of a fuse group, null when the rank has none.
+  using HandleSource = std::function<nn::ParamPtr(const std::string& fuse_group)>;
+
+  ParallelLayerFactory(HandleSource handles, const comm::ParallelGroups& groups, const LayerFactoryOptions& options)
+      : handles_(std::move(handles)), tp_(groups.tp), options_(options) {}
+
+  std::unique_ptr<nn::EmbeddingLayer> Embedding(const std::string& fuse_group) override;
+  nn::LayerPtr ColumnLinear(const std::string& fuse_group, bool bias) override;
+  nn::LayerPtr RowLinear(const std::string& fuse_group) override;
+  nn::LayerPtr RmsNorm(const std::string& fuse_group, double epsilon) override;
+  nn::LayerPtr SwiGlu() override;
+  std::unique_ptr<nn::AttentionCore> Attention(const nn::AttentionOptions& options) override;
+  std::unique_ptr<nn::ResidualJoin> Join(const nn::ResidualOptions& options) override;
+  std::unique_ptr<nn::ResidualNorm> JoinNorm(const std::string& fuse_group, double epsilon,
+                                             const nn::ResidualOptions& options) override;
+  std::unique_ptr<nn::LossHead> Head(const std::string& fuse_group) override;
+
+ private:
+  nn::ParamPtr Handle(const std::string& fuse_group) const;
+
+  HandleSource handles_;
+  comm::CommPtr tp_;
+  LayerFactoryOptions options_;
+};
+
+}  // namespace slipway::engine::parallel
+
+#endif  // SLIPWAY_ENGINE_PARALLEL_PARALLEL_LAYER_FACTORY_H_
