@@ -1,5 +1,5 @@
-// One thing that is wrong with a configuration. Validators return every fault they find, not the first one, so that a user
-// repairs a job in one go. An empty list means valid.
+// One thing that is wrong with a configuration. Validators return every fault they find, not the first one, so that a
+// user repairs a job in one go. An empty list means valid.
 #ifndef SLIPWAY_COMMON_FAULT_H_
 #define SLIPWAY_COMMON_FAULT_H_
 

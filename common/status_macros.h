@@ -17,11 +17,11 @@
 #define SLIPWAY_CONCAT_INNER_(a, b) a##b
 #define SLIPWAY_CONCAT_(a, b) SLIPWAY_CONCAT_INNER_(a, b)
 
-#define SLIPWAY_RETURN_IF_ERROR(expr)                                      \
-  do {                                                                     \
-    if (::absl::Status slipway_status_ = (expr); !slipway_status_.ok()) {  \
-      return slipway_status_;                                              \
-    }                                                                      \
+#define SLIPWAY_RETURN_IF_ERROR(expr)                                     \
+  do {                                                                    \
+    if (::absl::Status slipway_status_ = (expr); !slipway_status_.ok()) { \
+      return slipway_status_;                                             \
+    }                                                                     \
   } while (false)
 
 #define SLIPWAY_ASSIGN_OR_RETURN(lhs, expr) \
@@ -35,7 +35,7 @@ namespace slipway {
 
 inline absl::Status Annotate(const absl::Status& status, std::string_view context) {
   if (status.ok()) return status;
-  absl::Status annotated(status.code(), absl::StrCat(context, ": ", status.message()));
+  absl::Status annotated(status.code(), absl::StrCat(std::string(context), ": ", status.message()));
   status.ForEachPayload([&](absl::string_view url, const absl::Cord& payload) { annotated.SetPayload(url, payload); });
   return annotated;
 }
