@@ -40,6 +40,10 @@ slipway_interface(rocksdb ${rocksdb_archives} snappy lz4 zstd bz2 z dl Threads::
 slipway_interface(spdlog spdlog fmt)
 target_compile_definitions(slipway_dep_spdlog INTERFACE SPDLOG_COMPILED_LIB SPDLOG_FMT_EXTERNAL)
 slipway_interface(prometheus prometheus-cpp-core)
+# The library is built with these, and they change the layout of its classes.
+slipway_interface(httplib cpp-httplib)
+target_compile_definitions(slipway_dep_httplib INTERFACE
+  CPPHTTPLIB_OPENSSL_SUPPORT CPPHTTPLIB_ZLIB_SUPPORT CPPHTTPLIB_BROTLI_SUPPORT)
 slipway_interface(yaml yaml-cpp)
 slipway_interface(xxhash xxhash)
 slipway_interface(gtest GTest::gmock GTest::gtest)

@@ -1,0 +1,116 @@
+#include "server/app/local_agent.h"
+
+#include <csignal>
+
+#include <algorithm>
+#include <string>
+#include <thread>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "common/posix_file_system.h"
+#include "common/status_macros.h"
+#include "spdlog/spdlog.h"
+
+namespace slipway::server::app {
+namespace {
+
+constexpr char kAgentLockFile[] = "agent.lock";
+constexpr absl::Duration kMaxBackoff = absl::Seconds(30);
+constexpr absl::Duration kPoll = absl::Milliseconds(20);
+
+}  // namespace
+
+std::vector<std::string> AgentArguments(const LocalAgentOptions& options, int cores) {
+  std::vector<std::string> arguments = {options.binary,  "--coordinator", options.coordinator, "--state-dir",
+                                        options.state_dir, "--log-level",   options.log_level};
+  if (options.node.gpus) {
+    arguments.push_back("--gpu");
+  } else {
+    arguments.push_back("--cpu-slots");
+    arguments.push_back(absl::StrCat(options.node.cpu_slots));
+    arguments.push_back("--threads-per-slot");
+    arguments.push_back(absl::StrCat(std::max(1, cores / options.node.cpu_slots)));
+  }
+  for (const std::string& root : options.allow_roots) {
+    arguments.push_back("--allow-root");
+    arguments.push_back(root);
+  }
+  return arguments;
+}
+
+absl::Status LocalAgent::Start() {
+  PosixFileSystem files;
+  SLIPWAY_RETURN_IF_ERROR(files.MakeDirectories(options_.state_dir));
+  if (Adopt()) return absl::OkStatus();
+  return Spawn();
+}
+
+bool LocalAgent::Adopt() {
+  PosixFileSystem files;
+  const std::string path = JoinPath(options_.state_dir, kAgentLockFile);
+  {
+    const auto lock = files.Lock(path);
+    if (lock.ok()) return false;  // nobody there; released again at once
+  }
+  const absl::StatusOr<std::string> text = files.ReadFile(path, 64);
+  int pid = 0;
+  if (!text.ok() || !absl::SimpleAtoi(absl::StripAsciiWhitespace(*text), &pid)) return false;
+  const absl::StatusOr<ProcessIdentity> identity = IdentifyProcess(pid);
+  if (!identity.ok() || !IsRunning(*identity)) return false;
+  adopted_ = *identity;
+  spdlog::info("the agent of an earlier slipwayd still runs (process {}); going on with it", pid);
+  return true;
+}
+
+absl::Status LocalAgent::Spawn() {
+  adopted_.reset();
+  SpawnOptions spawn;
+  spawn.argv = AgentArguments(options_, static_cast<int>(std::max(1U, std::thread::hardware_concurrency())));
+  spawn.new_session = true;
+  absl::StatusOr<Subprocess> child = Subprocess::Spawn(spawn);
+  if (!child.ok()) return Annotate(child.status(), absl::StrCat("starting ", options_.binary));
+  child_ = *std::move(child);
+  spdlog::info("started the agent (process {})", child_->pid());
+  return absl::OkStatus();
+}
+
+bool LocalAgent::Running() {
+  if (child_.has_value()) return child_->Wait(absl::ZeroDuration()).status().code() == absl::StatusCode::kDeadlineExceeded;
+  return adopted_.has_value() && IsRunning(*adopted_);
+}
+
+void LocalAgent::Supervise() {
+  if (Running()) return;
+  const absl::Duration now = clock_->MonotonicNow();
+  if (child_.has_value() || adopted_.has_value()) {
+    const std::string how = child_.has_value() ? child_->Wait(absl::ZeroDuration())->ToString() : "gone";
+    spdlog::warn("the agent ended ({}); starting it again in {}", how, absl::FormatDuration(backoff_));
+    child_.reset();
+    adopted_.reset();
+    next_start_ = now + backoff_;
+    backoff_ = std::min(2 * backoff_, kMaxBackoff);
+  }
+  if (now < next_start_ || Adopt()) return;
+  if (const absl::Status status = Spawn(); !status.ok()) {
+    spdlog::error("{}", status.ToString());
+    next_start_ = now + backoff_;
+    backoff_ = std::min(2 * backoff_, kMaxBackoff);
+  }
+}
+
+void LocalAgent::Stop(absl::Duration grace) {
+  if (!Running()) return;
+  const ProcessIdentity identity = child_.has_value() ? child_->identity() : *adopted_;
+  SignalProcess(identity, SIGTERM).IgnoreError();  // it may have gone by itself
+  const absl::Duration deadline = clock_->MonotonicNow() + grace;
+  while (Running() && clock_->MonotonicNow() < deadline) absl::SleepFor(kPoll);
+  if (!Running()) return;
+  spdlog::warn("the agent did not end within {}; killing it", absl::FormatDuration(grace));
+  SignalProcess(identity, SIGKILL).IgnoreError();
+  while (Running()) absl::SleepFor(kPoll);
+}
+
+}  // namespace slipway::server::app

@@ -1,0 +1,57 @@
+// The agent of `slipwayd --local`: found again when it still runs (a coordinator that was killed leaves it and its workers
+// alive), started when not, restarted when it dies, ended with the coordinator. It lives in its own session, so that a
+// Ctrl-C at the terminal reaches only slipwayd. Not thread-safe.
+#ifndef SLIPWAY_SERVER_APP_LOCAL_AGENT_H_
+#define SLIPWAY_SERVER_APP_LOCAL_AGENT_H_
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "common/clock.h"
+#include "common/subprocess.h"
+#include "server/app/flags.h"
+
+namespace slipway::server::app {
+
+struct LocalAgentOptions {
+  std::string binary;     // slipway-agent
+  std::string state_dir;
+  std::string coordinator;  // its address
+  LocalNode node;
+  std::vector<std::string> allow_roots;
+  std::string log_level;
+};
+
+class LocalAgent {
+ public:
+  LocalAgent(LocalAgentOptions options, Clock* clock) : options_(std::move(options)), clock_(clock) {}
+
+  // Adopts or starts it.
+  absl::Status Start();
+  // Call now and then: starts it again when it has died.
+  void Supervise();
+  // SIGTERM, and SIGKILL after `grace`.
+  void Stop(absl::Duration grace);
+
+ private:
+  bool Running();
+  bool Adopt();
+  absl::Status Spawn();
+
+  const LocalAgentOptions options_;
+  Clock* const clock_;
+  std::optional<Subprocess> child_;
+  std::optional<ProcessIdentity> adopted_;
+  absl::Duration next_start_ = -absl::InfiniteDuration();
+  absl::Duration backoff_ = absl::Seconds(1);
+};
+
+// The arguments that the agent is started with.
+std::vector<std::string> AgentArguments(const LocalAgentOptions& options, int cores);
+
+}  // namespace slipway::server::app
+
+#endif  // SLIPWAY_SERVER_APP_LOCAL_AGENT_H_
