@@ -29,7 +29,7 @@ std::string RankText(int rank, const topology::Coordinates& at) {
   return StrCat("rank ", rank, ": dp ", at.dp, " tp ", at.tp, " pp ", at.pp, " cp ", at.cp);
 }
 
-std::string Bytes(double bytes) { return HumanBytes(static_cast<int64_t>(bytes)); }
+std::string Bytes(double bytes) { return FormatBytes(static_cast<int64_t>(bytes)); }
 
 }  // namespace
 
@@ -100,8 +100,8 @@ std::string PlanText(const Plan& plan) {
        StrCat("about ", Bytes(memory.Total()), " (weights ", Bytes(memory.weights), ", gradients ",
                     Bytes(memory.gradients), ", optimizer ", Bytes(memory.optimizer), ", activations ",
                     Bytes(memory.activations), ", logits ", Bytes(memory.logits), ")"));
-  line("checkpoints", StrCat("about ", HumanBytes(plan.checkpoint_bytes), " each, ",
-                                   HumanBytes(plan.checkpoints_kept_bytes), " at most"));
+  line("checkpoints", StrCat("about ", FormatBytes(plan.checkpoint_bytes), " each, ",
+                                   FormatBytes(plan.checkpoints_kept_bytes), " at most"));
   return text;
 }
 

@@ -1,0 +1,76 @@
+// What commands share: global flags, the connection, and how they print. A command is added to the tree by its
+// Add…Commands function; its callback only stores an action, which runs once everything is parsed. Not thread-safe.
+#ifndef SLIPWAY_CLIENT_COMMAND_H_
+#define SLIPWAY_CLIENT_COMMAND_H_
+
+#include <google/protobuf/message.h>
+
+#include <CLI/App.hpp>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "client/connection.h"
+#include "client/environment.h"
+#include "client/format.h"
+#include "slipway/v1/job.pb.h"
+
+namespace slipway::client {
+
+class Command {
+ public:
+  explicit Command(const Environment& env) : environment_(env) {}
+
+  const Environment& env() const { return environment_; }
+  // `-o`, `--server`, `--request-timeout`, `--no-color`.
+  void AddGlobalFlags(CLI::App* app);
+  // For a command that talks to a server or prints data.
+  OutputFormat format() const;
+  bool is_table() const { return format() == OutputFormat::kTable; }
+  bool color(bool terminal) const { return terminal && !no_color_ && environment_.Variable("NO_COLOR").empty(); }
+
+  absl::StatusOr<std::unique_ptr<Connection>> Connect() const;
+
+  // A command's function: OK and what else it wants as exit code.
+  using Action = std::function<absl::StatusOr<int>()>;
+  // Makes `command` run `action` when it is chosen.
+  void Run(CLI::App* command, Action action);
+  // Runs the chosen action and prints its error. The exit code.
+  int RunChosen();
+
+  void Print(const std::string& text) const { *environment_.out << text << std::flush; }
+  // A line on stderr.
+  void Say(const std::string& line) const { *environment_.err << line << "\n" << std::flush; }
+  // The message in the chosen format.
+  void Emit(const google::protobuf::Message& message, const std::string& table, const std::string& name) const;
+
+ private:
+  const Environment& environment_;
+  std::string server_;
+  std::string output_ = "table";
+  double timeout_seconds_ = 20;
+  bool no_color_ = false;
+  Action action_;
+};
+
+void AddJobCommands(CLI::App* app, Command* command);         // jobs …
+void AddJobStreamCommands(CLI::App* jobs, Command* command);  // jobs watch|logs|wait
+void AddClusterCommands(CLI::App* app, Command* command);     // checkpoints, nodes, version
+void AddSpecCommands(CLI::App* app, Command* command);        // spec …
+void AddDataCommands(CLI::App* app, Command* command);        // data …
+void AddModelCommands(CLI::App* app, Command* command);       // model …, generate
+void AddCompletionCommand(CLI::App* app, Command* command);
+
+// The one job that `reference`, an id or a name, means.
+absl::StatusOr<v1::Job> GetJob(Connection& connection, const std::string& reference);
+
+// Follows a job to its end, drawing or printing; the job's exit code, or kExitInterrupted after Ctrl-C.
+absl::StatusOr<int> WatchToEnd(const Command& command, Connection& connection, const std::string& job_id,
+                               int64_t from_step);
+
+}  // namespace slipway::client
+
+#endif  // SLIPWAY_CLIENT_COMMAND_H_

@@ -1,0 +1,281 @@
+// jobs watch, logs, wait, checkpoint: what follows a job over time.
+#include <grpcpp/support/sync_stream.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "client/command.h"
+#include "client/exit_code.h"
+#include "client/job_text.h"
+#include "client/job_watch.h"
+#include "client/live_view.h"
+#include "common/status_macros.h"
+
+namespace slipway::client {
+namespace {
+
+constexpr absl::Duration kFrame = absl::Milliseconds(100);
+// The last metrics of a job may arrive after the event that ends it.
+constexpr absl::Duration kMetricsGrace = absl::Seconds(2);
+
+void Show(const Command& command, bool terminal, LiveView* view, BlockPainter* painter) {
+  const std::vector<std::string> lines = view->TakeLines();
+  if (terminal) {
+    command.Print(painter->Paint(lines, view->Block(command.env().terminal_width())));
+    return;
+  }
+  for (const std::string& line : lines) command.Print(absl::StrCat(line, "\n"));
+}
+
+int ReportEnd(const Command& command, const v1::Job& job) {
+  std::string line = absl::StrCat(job.id(), " ", StateText(job.state()));
+  if (job.has_failure()) absl::StrAppend(&line, ": ", OneLine(CauseText(job.failure())));
+  if (!job.export_dir().empty()) absl::StrAppend(&line, "; exported to ", OneLine(job.export_dir()));
+  command.Say(line);
+  return ExitCodeOf(job.state());
+}
+
+// True once the view has seen everything of a job that has ended, or has waited long enough for the rest.
+bool IsOver(const LiveView& view, absl::Time* ended) {
+  if (!view.has_job() || !IsFinal(view.job().state())) return false;
+  if (*ended == absl::InfiniteFuture()) *ended = absl::Now();
+  return view.last_step() >= view.job().progress().step() || absl::Now() - *ended > kMetricsGrace;
+}
+
+struct WaitFlags {
+  std::string job;
+  std::string wanted;
+  double timeout_seconds = 0;
+};
+
+absl::StatusOr<int> Wait(const Command& command, const WaitFlags& flags) {
+  std::optional<v1::JobState> wanted;
+  if (!flags.wanted.empty()) {
+    wanted = StateFromText(flags.wanted);
+    if (!wanted) return absl::InvalidArgumentError(absl::StrCat("--for ", flags.wanted, ": no such state"));
+  }
+  SLIPWAY_ASSIGN_OR_RETURN(const std::unique_ptr<Connection> connection, command.Connect());
+  SLIPWAY_ASSIGN_OR_RETURN(const v1::Job job, GetJob(*connection, flags.job));
+  const absl::Time deadline =
+      flags.timeout_seconds > 0 ? absl::Now() + absl::Seconds(flags.timeout_seconds) : absl::InfiniteFuture();
+  LiveView view({});
+  JobWatch watch(connection.get(), {.job_id = job.id(), .metrics = false});
+  while (true) {
+    const std::optional<WatchUpdate> update = watch.Next(kFrame);
+    if (update) {
+      if (const auto* failed = std::get_if<WatchFailed>(&*update)) return failed->status;
+      view.Apply(*update);
+    }
+    const v1::JobState state = view.job().state();
+    if (view.has_job() && (wanted ? state == *wanted : IsFinal(state))) {
+      command.Emit(view.job(), absl::StrCat(job.id(), " ", StateText(state), "\n"), absl::StrCat(job.id(), "\n"));
+      return wanted ? kExitOk : ExitCodeOf(state);
+    }
+    if (view.has_job() && IsFinal(state)) {
+      command.Say(absl::StrCat(job.id(), " is ", StateText(state), " and will not be ", StateText(*wanted)));
+      return state == v1::JOB_STATE_SUCCEEDED ? static_cast<int>(kExitConflict) : ExitCodeOf(state);
+    }
+    if (connection->interrupted()) return kExitInterrupted;
+    if (absl::Now() > deadline) {
+      return absl::DeadlineExceededError(
+          absl::StrCat(job.id(), " is still ", StateText(state), " after ", flags.timeout_seconds, " s"));
+    }
+  }
+}
+
+struct LogFlags {
+  std::string job;
+  bool follow = false;
+  int64_t tail = 0;
+  std::optional<int> rank;
+  std::string attempt;
+};
+
+// Writes chunks of several ranks with their rank at each line's start; of one rank the bytes as they are.
+class LogWriter {
+ public:
+  LogWriter(const Command& command, bool prefixed) : command_(command), prefixed_(prefixed) {}
+  void Write(int rank, const std::string& data) {
+    if (!prefixed_) return command_.Print(data);
+    std::string text;
+    if (!at_line_start_ && rank != rank_) {
+      text += "\n";
+      at_line_start_ = true;
+    }
+    rank_ = rank;
+    for (const char c : data) {
+      if (at_line_start_) absl::StrAppend(&text, "[rank ", rank, "] ");
+      at_line_start_ = c == '\n';
+      text.push_back(c);
+    }
+    command_.Print(text);
+  }
+
+ private:
+  const Command& command_;
+  const bool prefixed_;
+  int rank_ = -1;
+  bool at_line_start_ = true;
+};
+
+absl::StatusOr<int64_t> EpochOf(const std::string& attempt) {
+  int64_t epoch = 0;
+  if (attempt.empty()) return 0;
+  if (attempt == "all") return -1;
+  if (!absl::SimpleAtoi(attempt, &epoch) || epoch < 1) {
+    return absl::InvalidArgumentError(absl::StrCat("--attempt ", attempt, ": expected a number from 1 on, or all"));
+  }
+  return epoch;
+}
+
+absl::StatusOr<int> Logs(const Command& command, const LogFlags& flags) {
+  v1::StreamLogsRequest request;
+  SLIPWAY_ASSIGN_OR_RETURN(const int64_t epoch, EpochOf(flags.attempt));
+  SLIPWAY_ASSIGN_OR_RETURN(const std::unique_ptr<Connection> connection, command.Connect());
+  SLIPWAY_ASSIGN_OR_RETURN(const v1::Job job, GetJob(*connection, flags.job));
+  request.set_job(job.id());
+  request.set_epoch(epoch);
+  request.set_follow(flags.follow);
+  request.set_tail_lines(flags.tail);
+  if (flags.rank) request.set_rank(*flags.rank);
+  bool several = false;
+  for (const v1::Attempt& attempt : job.attempts()) several |= attempt.world_size() > 1;
+  LogWriter writer(command, several && !flags.rank);
+
+  grpc::ClientContext context;
+  // Ctrl-C must also end a stream that says nothing.
+  std::atomic<bool> done{false};
+  std::thread canceller([&] {
+    while (!done && !connection->interrupted()) absl::SleepFor(kFrame);
+    if (!done) context.TryCancel();
+  });
+  auto stream = connection->logs().StreamLogs(&context, request);
+  v1::StreamLogsResponse chunk;
+  while (stream->Read(&chunk)) writer.Write(chunk.rank(), chunk.data());
+  const absl::Status status = connection->Named(stream->Finish());
+  done = true;
+  canceller.join();
+  if (connection->interrupted()) return kExitInterrupted;
+  SLIPWAY_RETURN_IF_ERROR(status);
+  if (!flags.follow) return kExitOk;
+  SLIPWAY_ASSIGN_OR_RETURN(const v1::Job after, GetJob(*connection, job.id()));
+  return ExitCodeOf(after.state());
+}
+
+struct CheckpointFlags {
+  std::string job;
+  bool wait = false;
+};
+
+absl::StatusOr<int> CheckpointNow(const Command& command, const CheckpointFlags& flags) {
+  SLIPWAY_ASSIGN_OR_RETURN(const std::unique_ptr<Connection> connection, command.Connect());
+  v1::CheckpointJobRequest request;
+  request.set_job(flags.job);
+  request.set_request_id(NewRequestId());
+  SLIPWAY_ASSIGN_OR_RETURN(const v1::CheckpointJobResponse response,
+                           connection->Call(&v1::JobService::Stub::CheckpointJob, connection->jobs(), request));
+  if (!flags.wait) {
+    command.Emit(response, absl::StrCat("checkpoint request ", response.request_number(), "\n"),
+                 absl::StrCat(response.job().id(), "\n"));
+    return kExitOk;
+  }
+  while (!connection->interrupted()) {
+    SLIPWAY_ASSIGN_OR_RETURN(const v1::Job job, GetJob(*connection, response.job().id()));
+    for (const v1::Checkpoint& checkpoint : job.checkpoints()) {
+      if (checkpoint.request_number() < response.request_number()) continue;
+      command.Emit(checkpoint, absl::StrCat(OneLine(checkpoint.path()), "\n"), absl::StrCat(checkpoint.path(), "\n"));
+      return kExitOk;
+    }
+    if (job.state() != v1::JOB_STATE_RUNNING && job.state() != v1::JOB_STATE_RECOVERING &&
+        job.state() != v1::JOB_STATE_STARTING) {
+      return absl::FailedPreconditionError(
+          absl::StrCat(job.id(), " is ", StateText(job.state()), " before a checkpoint answered the request"));
+    }
+    absl::SleepFor(absl::Milliseconds(300));
+  }
+  return kExitInterrupted;
+}
+
+}  // namespace
+
+absl::StatusOr<int> WatchToEnd(const Command& command, Connection& connection, const std::string& job_id,
+                               int64_t from_step) {
+  const bool terminal = command.env().out_is_terminal;
+  LiveView view({.terminal = terminal, .color = command.color(terminal)});
+  BlockPainter painter;
+  JobWatch watch(&connection, {.job_id = job_id, .from_step = from_step});
+  absl::Time ended = absl::InfiniteFuture();
+  absl::Time drawn = absl::InfinitePast();
+  while (true) {
+    const std::optional<WatchUpdate> update = watch.Next(kFrame);
+    if (update) {
+      if (const auto* failed = std::get_if<WatchFailed>(&*update)) return failed->status;
+      view.Apply(*update);
+    }
+    const bool over = IsOver(view, &ended);
+    if (over || !terminal || absl::Now() - drawn >= kFrame) {
+      Show(command, terminal, &view, &painter);
+      drawn = absl::Now();
+    }
+    if (over) return ReportEnd(command, view.job());
+    if (connection.interrupted()) {
+      Show(command, terminal, &view, &painter);
+      command.Say(absl::StrCat("detached; the job goes on. Watch it again with: slipway jobs watch ", job_id));
+      return kExitInterrupted;
+    }
+  }
+}
+
+void AddJobStreamCommands(CLI::App* jobs, Command* command) {
+  struct WatchFlags {
+    std::string job;
+    int64_t from_step = -1;
+  };
+  const auto watch_flags = std::make_shared<WatchFlags>();
+  CLI::App* watch = jobs->add_subcommand("watch", "Follow a job to its end; Ctrl-C leaves the job running");
+  watch->add_option("job", watch_flags->job, "Id or name")->required();
+  watch->add_option("--from-step", watch_flags->from_step, "Show metrics from this step on [the current one]")
+      ->type_name("STEP");
+  command->Run(watch, [=]() -> absl::StatusOr<int> {
+    SLIPWAY_ASSIGN_OR_RETURN(const std::unique_ptr<Connection> connection, command->Connect());
+    SLIPWAY_ASSIGN_OR_RETURN(const v1::Job job, GetJob(*connection, watch_flags->job));
+    return WatchToEnd(*command, *connection, job.id(),
+                      watch_flags->from_step >= 0 ? watch_flags->from_step : job.progress().step());
+  });
+
+  const auto log_flags = std::make_shared<LogFlags>();
+  CLI::App* logs = jobs->add_subcommand("logs", "What the workers printed");
+  logs->add_option("job", log_flags->job, "Id or name")->required();
+  logs->add_flag("-f,--follow", log_flags->follow, "Go on until the job ends");
+  logs->add_option("--tail", log_flags->tail, "Start with the last lines")
+      ->check(CLI::NonNegativeNumber)
+      ->type_name("LINES");
+  logs->add_option("--rank", log_flags->rank, "Only this rank, as it printed")
+      ->check(CLI::NonNegativeNumber)
+      ->type_name("RANK");
+  logs->add_option("--attempt", log_flags->attempt, "Attempt by number, or all [the newest]")->type_name("EPOCH");
+  command->Run(logs, [=] { return Logs(*command, *log_flags); });
+
+  const auto wait_flags = std::make_shared<WaitFlags>();
+  CLI::App* wait = jobs->add_subcommand("wait", "Wait for a job's end or for a state");
+  wait->add_option("job", wait_flags->job, "Id or name")->required();
+  wait->add_option("--for", wait_flags->wanted, "State to wait for, e.g. running [any end]")->type_name("STATE");
+  wait->add_option("--timeout", wait_flags->timeout_seconds, "Give up after this time")
+      ->check(CLI::PositiveNumber)
+      ->type_name("SECONDS");
+  command->Run(wait, [=] { return Wait(*command, *wait_flags); });
+
+  const auto checkpoint_flags = std::make_shared<CheckpointFlags>();
+  CLI::App* checkpoint = jobs->add_subcommand("checkpoint", "Ask for a checkpoint as soon as possible");
+  checkpoint->add_option("job", checkpoint_flags->job, "Id or name")->required();
+  checkpoint->add_flag("--wait", checkpoint_flags->wait, "Wait until it is durable; prints its directory");
+  command->Run(checkpoint, [=] { return CheckpointNow(*command, *checkpoint_flags); });
+}
+
+}  // namespace slipway::client
