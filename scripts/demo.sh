@@ -58,11 +58,15 @@ slipway jobs submit -f "$WORK/job.yaml" --dry-run
 
 say "Training on two workers"
 JOB=$(slipway jobs submit -f "$WORK/job.yaml" -o name)
-# A terminal gets the live view; a pipe gets a line a step.
-slipway jobs watch "$JOB" --until-step $PAUSE_AFTER
+# A terminal gets the live view; a pipe gets a line a step. Ctrl-C only detaches.
+slipway jobs watch "$JOB" &
+WATCH=$!
+until [ "$(field progress.step)" -ge $PAUSE_AFTER ] 2>/dev/null; do sleep 0.5; done
+kill -INT $WATCH 2>/dev/null || true
+wait $WATCH || true
 say "Pause"
 slipway jobs pause "$JOB"
-slipway jobs wait "$JOB" --for=state=PAUSED --timeout 120
+slipway jobs wait "$JOB" --for paused --timeout 120
 PAUSED_STEP=$(field progress.step)
 echo "paused after step $PAUSED_STEP"
 

@@ -51,10 +51,17 @@ __global__ void SwiGluBackwardKernel(const T* __restrict__ dy, const T* __restri
 template <typename T>
 __global__ void AdamWKernel(AdamWArgs a) {
   if (a.skip != nullptr && *a.skip != 0.f) return;
+  // In fp64, once a block: 1 − β^t loses most of its digits in fp32 while t is small.
+  __shared__ float corrections[2];
+  if (threadIdx.x == 0) {
+    corrections[0] = static_cast<float>(a.lr / (1.0 - pow(a.beta1, static_cast<double>(*a.t))));
+    corrections[1] = static_cast<float>(1.0 / sqrt(1.0 - pow(a.beta2, static_cast<double>(*a.t))));
+  }
+  __syncthreads();
   const float scale = a.grad_scale == nullptr ? 1.f : *a.grad_scale;
-  const float t = *a.t;
-  const float correction1 = 1.f - __powf(a.beta1, t), correction2 = 1.f - __powf(a.beta2, t);
-  const float step_size = a.lr / correction1, inverse_sqrt2 = rsqrtf(correction2), decay = 1.f - a.lr * a.weight_decay;
+  const float step_size = corrections[0], inverse_sqrt2 = corrections[1], decay = static_cast<float>(1.0 - a.lr * a.weight_decay);
+  const float beta1 = static_cast<float>(a.beta1), beta2 = static_cast<float>(a.beta2), rest1 = static_cast<float>(1.0 - a.beta1),
+              rest2 = static_cast<float>(1.0 - a.beta2), epsilon = static_cast<float>(a.epsilon);
   T* weights = static_cast<T*>(a.weights);
   const int64_t vectors = a.n / 4;
   for (int64_t v = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; v < vectors;
@@ -69,9 +76,9 @@ __global__ void AdamWKernel(AdamWArgs a) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const float g = gg[i] * scale;
-      mm[i] = a.beta1 * mm[i] + (1.f - a.beta1) * g;
-      ss[i] = a.beta2 * ss[i] + (1.f - a.beta2) * g * g;
-      pp[i] = pp[i] * decay - step_size * mm[i] / (sqrtf(ss[i]) * inverse_sqrt2 + a.epsilon);
+      mm[i] = beta1 * mm[i] + rest1 * g;
+      ss[i] = beta2 * ss[i] + rest2 * g * g;
+      pp[i] = pp[i] * decay - step_size * mm[i] / (sqrtf(ss[i]) * inverse_sqrt2 + epsilon);
     }
     reinterpret_cast<float4*>(a.master)[v] = p;
     reinterpret_cast<float4*>(a.exp_avg)[v] = m;

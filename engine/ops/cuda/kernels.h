@@ -58,7 +58,7 @@ struct AdamWArgs {
   void* weights;  // compute copy, or null when the master is the compute weight
   bool weights_bf16;
   int64_t n;
-  float lr, beta1, beta2, epsilon, weight_decay;
+  double lr, beta1, beta2, epsilon, weight_decay;
   const float* t;           // device scalar: number of this update, from 1
   const float* grad_scale;  // device scalar or null: 1
   const float* skip;        // device scalar or null; non-zero: nothing is written

@@ -243,9 +243,8 @@ void AdamWCuda(at::Tensor master, at::Tensor exp_avg, at::Tensor exp_avg_sq, con
   AdamW({.master = master.mutable_data_ptr<float>(), .exp_avg = exp_avg.mutable_data_ptr<float>(),
          .exp_avg_sq = exp_avg_sq.mutable_data_ptr<float>(), .grad = grad.const_data_ptr<float>(),
          .weights = weights.has_value() ? weights->mutable_data_ptr() : nullptr,
-         .weights_bf16 = weights.has_value() && IsBf16(*weights), .n = master.numel(), .lr = static_cast<float>(lr),
-         .beta1 = static_cast<float>(beta1), .beta2 = static_cast<float>(beta2), .epsilon = static_cast<float>(eps),
-         .weight_decay = static_cast<float>(weight_decay), .t = t.const_data_ptr<float>(), .grad_scale = grad_scale.const_data_ptr<float>(),
+         .weights_bf16 = weights.has_value() && IsBf16(*weights), .n = master.numel(), .lr = lr, .beta1 = beta1, .beta2 = beta2,
+         .epsilon = eps, .weight_decay = weight_decay, .t = t.const_data_ptr<float>(), .grad_scale = grad_scale.const_data_ptr<float>(),
          .skip = skip.const_data_ptr<float>()}, Stream());
   CheckLaunch();
 }

@@ -1,0 +1,64 @@
+#include "engine/train/model_instance.h"
+
+#include <utility>
+
+#include "common/status_macros.h"
+#include "engine/comm/self_communicator.h"
+#include "engine/parallel/parallel_layer_factory.h"
+#include "engine/topology/pipeline_partition.h"
+#include "engine/train/guarded_call.h"
+
+namespace slipway::engine::train {
+namespace {
+
+// Every group of a lone rank.
+class SelfGroupFactory final : public comm::GroupFactory {
+ public:
+  comm::CommPtr MakeGroup(const std::string& name, const std::vector<int>&) override {
+    return comm::MakeSelfCommunicator(name);
+  }
+};
+
+}  // namespace
+
+absl::StatusOr<std::vector<arch::Piece>> StagePieceList(const arch::ModelArch& arch, int stage, int stages) {
+  SLIPWAY_ASSIGN_OR_RETURN(const topology::PipelinePartition partition,
+                           topology::PartitionLayers(static_cast<int>(arch.num_layers), stages));
+  const topology::PipelineStage& own = partition.stages[stage];
+  std::vector<arch::Piece> pieces;
+  if (own.has_embedding) pieces.push_back({arch::Piece::Kind::kEmbedding, 0});
+  for (int layer = own.first_layer; layer < own.first_layer + own.num_layers; ++layer) {
+    pieces.push_back({arch::Piece::Kind::kLayer, layer});
+  }
+  if (own.has_head) pieces.push_back({arch::Piece::Kind::kHead, 0});
+  return pieces;
+}
+
+absl::StatusOr<ModelInstance> ModelInstance::Create(const arch::ModelArch& arch, const topology::Mesh& mesh, int rank,
+                                                    const comm::ParallelGroups& groups,
+                                                    const parallel::FlatStoreOptions& options) {
+  SLIPWAY_ASSIGN_OR_RETURN(const std::vector<arch::Piece> pieces,
+                           StagePieceList(arch, mesh.CoordinatesOf(rank).pp, mesh.sizes().pp));
+  return Guarded("building the model", [&]() -> absl::StatusOr<ModelInstance> {
+    ModelInstance model;
+    model.arch_ = arch;
+    SLIPWAY_ASSIGN_OR_RETURN(model.store_, parallel::FlatStore::Create(arch::BuildParamTable(arch), pieces, mesh, rank, groups, options));
+    parallel::ParallelLayerFactory factory([store = model.store_.get()](const std::string& group) { return store->Handle(group); },
+                                           groups, {.vocab_size = arch.vocab_size});
+    model.pieces_ = model::BuildDecoder(arch, pieces, factory, options.device);
+    return model;
+  });
+}
+
+absl::StatusOr<ModelInstance> ModelInstance::CreateSingle(const arch::ModelArch& arch, at::ScalarType compute_dtype,
+                                                          at::Device device) {
+  SLIPWAY_ASSIGN_OR_RETURN(const topology::Mesh mesh, topology::Mesh::Create({}));
+  SelfGroupFactory factory;
+  const comm::ParallelGroups groups = comm::MakeParallelGroups(mesh, 0, factory);
+  parallel::FlatStoreOptions options;
+  options.compute_dtype = compute_dtype;
+  options.device = device;
+  return Create(arch, mesh, 0, groups, options);
+}
+
+}  // namespace slipway::engine::train

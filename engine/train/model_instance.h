@@ -1,0 +1,43 @@
+// The model of one rank, ready to compute: store, layers, and what they were made from.
+#ifndef SLIPWAY_ENGINE_TRAIN_MODEL_INSTANCE_H_
+#define SLIPWAY_ENGINE_TRAIN_MODEL_INSTANCE_H_
+
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "engine/arch/model_arch.h"
+#include "engine/comm/parallel_groups.h"
+#include "engine/model/stage_piece.h"
+#include "engine/parallel/flat_store.h"
+#include "engine/topology/mesh.h"
+
+namespace slipway::engine::train {
+
+// The pieces of pipeline stage `stage` of `stages`.
+absl::StatusOr<std::vector<arch::Piece>> StagePieceList(const arch::ModelArch& arch, int stage, int stages);
+
+// Movable; owns everything that its pieces point to. Not thread-safe.
+class ModelInstance {
+ public:
+  // This rank's share of the model, all weights zero. `mesh` and `groups` need not outlive it.
+  static absl::StatusOr<ModelInstance> Create(const arch::ModelArch& arch, const topology::Mesh& mesh, int rank,
+                                              const comm::ParallelGroups& groups, const parallel::FlatStoreOptions& options);
+  // The whole model on one rank.
+  static absl::StatusOr<ModelInstance> CreateSingle(const arch::ModelArch& arch, at::ScalarType compute_dtype, at::Device device);
+
+  const arch::ModelArch& arch() const { return arch_; }
+  parallel::FlatStore& store() { return *store_; }
+  const model::StagePieces& pieces() const { return pieces_; }
+
+ private:
+  ModelInstance() = default;
+
+  arch::ModelArch arch_;
+  std::unique_ptr<parallel::FlatStore> store_;
+  model::StagePieces pieces_;
+};
+
+}  // namespace slipway::engine::train
+
+#endif  // SLIPWAY_ENGINE_TRAIN_MODEL_INSTANCE_H_

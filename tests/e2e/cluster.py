@@ -1,0 +1,168 @@
+"""A Slipway of real binaries for end-to-end tests: a coordinator with local slots in a directory of its own.
+
+    with Cluster(slots=2) as cluster:
+        job = cluster.submit(spec)
+        cluster.wait(job, "RUNNING")
+
+Everything waits with a generous deadline and says what it saw when that passes. Leaving the block stops the daemon and
+fails the test when a process of this cluster is still alive.
+"""
+import json
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+REPO = Path(__file__).resolve().parent.parent.parent
+BIN = Path(os.environ.get("SLIPWAY_BIN_DIR", REPO / "build" / "release" / "bin"))
+MODELS = REPO / "tests" / "golden" / "data"
+DEADLINE = 120.0
+
+
+class Cluster:
+    def __init__(self, slots=2, extra_args=(), keep=False):
+        self.slots, self.extra_args, self.keep = slots, list(extra_args), keep
+        self.dir = Path(tempfile.mkdtemp(prefix="slipway-e2e-"))
+        self.data_dir = self.dir / "slipwayd"
+        self.daemon = None
+
+    def __enter__(self):
+        self.start()
+        return self
+
+    def __exit__(self, kind, _value, _trace):
+        if self.daemon is not None and self.daemon.poll() is None:
+            self.daemon.send_signal(signal.SIGTERM)
+            try:
+                self.daemon.wait(60)
+            except subprocess.TimeoutExpired:
+                self.daemon.kill()
+        left = self.until(lambda: not self.processes(), 30, raises=False)
+        leftover = self.processes()
+        for pid, _ in leftover:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        if kind is not None:
+            print(f"--- end of {self.dir}/slipwayd.log")
+            print("\n".join((self.dir / "slipwayd.log").read_text(errors="replace").splitlines()[-40:]))
+            print(f"--- kept: {self.dir}")
+        elif not self.keep:
+            shutil.rmtree(self.dir, ignore_errors=True)
+        if kind is None and not left:
+            raise AssertionError(f"orphans after the daemon's end: {leftover}")
+
+    def start(self):
+        address = self.data_dir / "slipwayd.json"
+        address.unlink(missing_ok=True)
+        log = open(self.dir / "slipwayd.log", "ab")
+        self.daemon = subprocess.Popen(
+            [BIN / "slipwayd", "--data-dir", self.data_dir, "--local", str(self.slots), "--listen", "127.0.0.1:0",
+             "--http", "127.0.0.1:0", "--allow-root", self.dir, "--allow-root", REPO, *self.extra_args],
+            stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, cwd=self.dir)
+        self.until(lambda: address.exists() or self.daemon.poll() is not None)
+        if self.daemon.poll() is not None:
+            raise AssertionError(f"slipwayd ended with {self.daemon.returncode}")
+        self.addresses = json.loads(address.read_text())
+
+    def kill_daemon(self):
+        self.daemon.kill()
+        self.daemon.wait()
+
+    def cli(self, *args, check=True):
+        result = subprocess.run([BIN / "slipway", "--server", self.addresses["grpc_address"], *map(str, args)], capture_output=True,
+                                text=True, timeout=DEADLINE * 2)
+        if check and result.returncode != 0:
+            raise AssertionError(f"slipway {' '.join(map(str, args))} exited with {result.returncode}\n{result.stdout}{result.stderr}")
+        return result
+
+    def submit(self, spec, *args):
+        path = self.dir / f"job-{time.monotonic_ns()}.json"
+        path.write_text(json.dumps(spec))
+        return self.cli("jobs", "submit", "-f", path, "-o", "name", *args).stdout.strip()
+
+    def job(self, job):
+        return json.loads(self.cli("jobs", "describe", job, "-o", "json").stdout)
+
+    def state(self, job):
+        return self.job(job)["state"].removeprefix("JOB_STATE_")
+
+    def metrics(self, job):
+        return json.loads(self.cli("jobs", "metrics", job, "--max-records", 10000, "-o", "json").stdout).get("records", [])
+
+    def losses(self, job):
+        """Loss of each step; of steps that ran twice, the last."""
+        return {int(r["step"]["step"]): float(r["step"]["loss"]) for r in self.metrics(job) if "step" in r}
+
+    def wait(self, job, *states, deadline=DEADLINE):
+        seen = []
+
+        def there():
+            seen.append(self.state(job))
+            return seen[-1] in states
+
+        if not self.until(there, deadline, raises=False):
+            raise AssertionError(f"{job} is {seen[-1]}, not {states}, after {deadline} s: {json.dumps(self.job(job))[:3000]}")
+        return seen[-1]
+
+    def wait_step(self, job, step, deadline=DEADLINE):
+        self.until(lambda: int(self.job(job).get("progress", {}).get("step", 0)) >= step, deadline)
+
+    @staticmethod
+    def until(condition, deadline=DEADLINE, raises=True):
+        end = time.monotonic() + deadline
+        while time.monotonic() < end:
+            if condition():
+                return True
+            time.sleep(0.05)
+        if raises:
+            raise AssertionError(f"not so after {deadline} s")
+        return False
+
+    def processes(self, name=None):
+        """(pid, command line) of this cluster's processes: those that name its directory."""
+        found = []
+        for entry in os.listdir("/proc"):
+            if not entry.isdigit():
+                continue
+            try:
+                command = Path(f"/proc/{entry}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                state = Path(f"/proc/{entry}/stat").read_text().rsplit(")", 1)[1].split()[0]
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+            program = command.split(" ")[0].rsplit("/", 1)[-1]
+            if str(self.dir) in command and state != "Z" and program.startswith("slipway"):
+                if name is None or program == name:
+                    found.append((int(entry), command))
+        return found
+
+    def kill(self, name, index=0):
+        """SIGKILL to one process of that program; its command line."""
+        self.until(lambda: len(self.processes(name)) > index)
+        pid, command = self.processes(name)[index]
+        os.kill(pid, signal.SIGKILL)
+        return command
+
+
+def tiny_job(model="llama", **sections):
+    """A job over mock data that takes a few milliseconds a step. Sections are merged over it."""
+    spec = {
+        "name": "tiny",
+        "model": {"hf_path": str(MODELS / model)},
+        "dataset": {"kind": "mock", "mock_num_samples": 64},
+        "training": {"train_iters": 40, "global_batch_size": 4, "micro_batch_size": 1, "seq_length": 32},
+        "optimizer": {"lr": 1e-3},
+        "parallelism": {"data_parallel_size": 2, "device": "cpu"},
+        "precision": {"name": "fp32"},
+        "checkpoint": {"save_interval": 5},
+    }
+    for section, values in sections.items():
+        if isinstance(values, dict):
+            spec.setdefault(section, {}).update(values)
+        else:
+            spec[section] = values
+    return spec
