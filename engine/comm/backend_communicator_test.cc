@@ -1,107 +1,34 @@
 #include "engine/comm/backend_communicator.h"
 
-#include <ATen/Parallel.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/zeros.h>
-#include <arpa/inet.h>
 #include <dirent.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
 
-#include <cstdio>
 #include <iostream>
-#include <numeric>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
-#include "common/unique_fd.h"
 #include "engine/comm/control_channel.h"
+#include "tests/support/gloo_ranks.h"
 #include "tests/support/rank_process.h"
 #include "tests/support/status_matchers.h"
 
 namespace slipway::engine::comm {
 namespace {
 
-using ::slipway::testing::RankContext;
+using ::slipway::testing::Everybody;
+using ::slipway::testing::Listen;
+using ::slipway::testing::ListeningSocket;
 using ::slipway::testing::RankExit;
 using ::slipway::testing::RankProcesses;
 using ::slipway::testing::StatusIs;
+using ::slipway::testing::WithGroups;
 using ::testing::HasSubstr;
-
-// A bound and listening socket of this machine, inherited by the ranks: rank 0 serves it, as an agent would have it.
-struct ListeningSocket {
-  UniqueFd fd;
-  uint16_t port = 0;
-};
-
-ListeningSocket Listen() {
-  ListeningSocket result;
-  result.fd = UniqueFd(::socket(AF_INET, SOCK_STREAM, 0));
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t length = sizeof(address);
-  if (::bind(result.fd.get(), reinterpret_cast<sockaddr*>(&address), length) != 0 ||
-      ::listen(result.fd.get(), 64) != 0 ||
-      ::getsockname(result.fd.get(), reinterpret_cast<sockaddr*>(&address), &length) != 0) {
-    ADD_FAILURE() << "no socket";
-  }
-  result.port = ntohs(address.sin_port);
-  return result;
-}
-
-std::string Argument(const ListeningSocket& socket) { return absl::StrCat(socket.fd.get(), ":", socket.port); }
-
-// Runs a body's work with a rendezvous and a factory; prints what went wrong and returns the exit code.
-template <typename Work>
-int WithGroups(const RankContext& rank, absl::Duration timeout, Work work) {
-  at::set_num_threads(1);
-  const std::vector<std::string> parts = absl::StrSplit(rank.argument, ':');
-  RendezvousOptions options{.rank = rank.rank, .world = rank.world, .prefix = "test/1/a", .timeout = absl::Seconds(30)};
-  int fd = -1, port = 0;
-  if (!absl::SimpleAtoi(parts[0], &fd) || !absl::SimpleAtoi(parts[1], &port)) return 3;
-  options.port = static_cast<uint16_t>(port);
-  if (rank.rank == 0) {
-    options.listen_fd = fd;
-  } else {
-    ::close(fd);
-  }
-  auto rendezvous = ProcessRendezvous::Create(options);
-  if (!rendezvous.ok()) {
-    std::cerr << rendezvous.status() << "\n";
-    return 4;
-  }
-  auto factory = BackendGroupFactory::Create(**rendezvous, "train", {.interface = "lo", .timeout = timeout});
-  if (!factory.ok()) {
-    std::cerr << factory.status() << "\n";
-    return 5;
-  }
-  int code = 6;
-  try {
-    code = work(**rendezvous, **factory);
-  } catch (const CommError& error) {
-    std::cerr << (error.cause() == CommError::Cause::kTimeout ? "timeout: " : "failed: ") << error.what() << "\n";
-    std::cerr.flush();
-    ::_exit(7);  // groups with dead peers are not worth closing
-  }
-  // Rank 0 serves the store: it goes last.
-  (*rendezvous)->store()->add("done", 1);
-  while (rank.rank == 0 && (*rendezvous)->store()->add("done", 0) < rank.world) ::usleep(1000);
-  return code;
-}
-
-std::vector<int> Everybody(int world) {
-  std::vector<int> ranks(world);
-  std::iota(ranks.begin(), ranks.end(), 0);
-  return ranks;
-}
 
 #define RANK_CHECK(condition)                  \
   do {                                         \
@@ -160,7 +87,7 @@ SLIPWAY_RANK_BODY(GlooOperations) {
 
 TEST(GlooProcesses, AllOperations) {
   ListeningSocket socket = Listen();
-  RankProcesses ranks("GlooOperations", 3, Argument(socket));
+  RankProcesses ranks("GlooOperations", 3, socket.Argument());
   socket.fd.reset();
   for (const RankExit& exit : ranks.WaitAll(std::chrono::seconds(60))) EXPECT_EQ(exit.code, 0) << exit.output;
 }
@@ -189,7 +116,7 @@ bool AwaitRunning(const RankProcesses& ranks, int world) {
 
 TEST(GlooProcesses, AKilledPeerIsAnErrorAtOnce) {
   ListeningSocket socket = Listen();
-  RankProcesses ranks("GlooEndless", 3, Argument(socket));
+  RankProcesses ranks("GlooEndless", 3, socket.Argument());
   socket.fd.reset();
   ASSERT_TRUE(AwaitRunning(ranks, 3)) << ranks.Output(0);
   ranks.Kill(2);
@@ -203,7 +130,7 @@ TEST(GlooProcesses, AKilledPeerIsAnErrorAtOnce) {
 
 TEST(GlooProcesses, AStoppedPeerIsATimeout) {
   ListeningSocket socket = Listen();
-  RankProcesses ranks("GlooEndless", 2, Argument(socket));
+  RankProcesses ranks("GlooEndless", 2, socket.Argument());
   socket.fd.reset();
   ASSERT_TRUE(AwaitRunning(ranks, 2)) << ranks.Output(0);
   ranks.Kill(1, SIGSTOP);
@@ -246,7 +173,7 @@ SLIPWAY_RANK_BODY(GlooCycles) {
 
 TEST(GlooProcesses, FiftyCyclesLeakNothing) {
   ListeningSocket socket = Listen();
-  RankProcesses ranks("GlooCycles", 2, Argument(socket));
+  RankProcesses ranks("GlooCycles", 2, socket.Argument());
   socket.fd.reset();
   for (const RankExit& exit : ranks.WaitAll(std::chrono::seconds(60))) EXPECT_EQ(exit.code, 0) << exit.output;
 }
