@@ -7,8 +7,16 @@
 
 namespace slipway::engine::ops::cpu {
 
+RmsNormFn RmsNorm;
+AddRmsNormFn AddRmsNorm;
+RmsNormBackwardFn RmsNormBackward;
+RopeFn Rope;
+SwiGluFn SwiGlu;
+SwiGluBackwardFn SwiGluBackward;
 AttentionFn Attention;
 AttentionBackwardFn AttentionBackward;
+CrossEntropyFn CrossEntropy;
+CrossEntropyBackwardFn CrossEntropyBackward;
 EmbeddingBackwardFn EmbeddingBackward;
 SumSquaresFn SumSquares;
 AdamWFn AdamW;

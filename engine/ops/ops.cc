@@ -75,6 +75,14 @@ TORCH_LIBRARY_IMPL(slipway, CompositeExplicitAutograd, m) {
 
 // Operations without a kernel of their own here run the reference on the CPU too.
 TORCH_LIBRARY_IMPL(slipway, CPU, m) {
+  Register(m, kRmsNorm, cpu::RmsNorm);
+  Register(m, kAddRmsNorm, cpu::AddRmsNorm);
+  Register(m, kRmsNormBackward, cpu::RmsNormBackward);
+  Register(m, kRope, cpu::Rope);
+  Register(m, kSwiGlu, cpu::SwiGlu);
+  Register(m, kSwiGluBackward, cpu::SwiGluBackward);
+  Register(m, kCrossEntropy, cpu::CrossEntropy);
+  Register(m, kCrossEntropyBackward, cpu::CrossEntropyBackward);
   Register(m, kAttention, cpu::Attention);
   Register(m, kAttentionBackward, cpu::AttentionBackward);
   Register(m, kEmbeddingBackward, cpu::EmbeddingBackward);
