@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "client/command.h"
 #include "client/exit_code.h"
 #include "common/text.h"
@@ -19,15 +20,17 @@ std::vector<std::string> NamesOf(const CLI::App& app) {
   return names;
 }
 
-// The deepest command that the arguments name, and the first word that it does not have.
-std::string UnknownCommandHint(const CLI::App& app, const std::vector<std::string>& arguments) {
+// What to say when a word is no command; empty when all are. Words after a flag may be its value and are not looked at.
+std::string UnknownCommand(const CLI::App& app, const std::vector<std::string>& arguments) {
   const CLI::App* at = &app;
   for (const std::string& argument : arguments) {
-    if (argument.empty() || argument[0] == '-') return "";
     const std::vector<std::string> names = NamesOf(*at);
+    if (argument.empty() || argument[0] == '-' || names.empty()) return "";
     if (std::find(names.begin(), names.end(), argument) == names.end()) {
       const auto nearest = NearestKey(argument, names);
-      return nearest ? absl::StrCat("did you mean `", *nearest, "`?") : "";
+      return absl::StrCat("there is no command `", argument, "`; ",
+                          nearest ? absl::StrCat("did you mean `", *nearest, "`?")
+                                  : absl::StrCat("there are ", absl::StrJoin(names, ", ")));
     }
     at = at->get_subcommand(argument);
   }
@@ -56,8 +59,11 @@ int RunCli(const std::vector<std::string>& arguments, const Environment& environ
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::Success))
       return app.exit(error, *environment.out, *environment.err);
-    app.exit(error, *environment.err, *environment.err);
-    if (const std::string hint = UnknownCommandHint(app, arguments); !hint.empty()) command.Say(hint);
+    if (const std::string unknown = UnknownCommand(app, arguments); !unknown.empty()) {
+      command.Say(absl::StrCat("error: ", unknown));
+    } else {
+      app.exit(error, *environment.err, *environment.err);
+    }
     return kExitUsage;
   }
   return command.RunChosen();

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <random>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
@@ -51,8 +52,12 @@ absl::Status Connection::Named(const grpc::Status& status) const {
                            status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED;
   absl::Status plain = FromGrpc(status);
   if (!unreachable) return plain;
-  return absl::Status(plain.code(),
-                      absl::StrCat("no answer from the server at ", options_.address, ": ", plain.message()));
+  // "failed to connect to all addresses; last error: UNKNOWN: ipv4:…: Failed to connect to remote host: Connection
+  // refused"
+  std::string message(plain.message());
+  if (absl::StrContains(message, "failed to connect to all addresses"))
+    message = message.substr(message.rfind(": ") + 2);
+  return absl::Status(plain.code(), absl::StrCat("no answer from a slipwayd at ", options_.address, ": ", message));
 }
 
 absl::Status Connection::Try(const std::function<grpc::Status(grpc::ClientContext*)>& call) const {

@@ -46,10 +46,17 @@ class FakeServer {
  public:
   // Port 0 takes a free one.
   explicit FakeServer(FakeBehavior behavior, int port = 0)
-      : jobs_(&behavior_), nodes_(&behavior_), checkpoints_(&behavior_), metrics_(&behavior_), logs_(&behavior_), admin_(&behavior_), behavior_(std::move(behavior)) {
+      : jobs_(&behavior_),
+        nodes_(&behavior_),
+        checkpoints_(&behavior_),
+        metrics_(&behavior_),
+        logs_(&behavior_),
+        admin_(&behavior_),
+        behavior_(std::move(behavior)) {
     grpc::ServerBuilder builder;
     builder.AddListeningPort("127.0.0.1:" + std::to_string(port), grpc::InsecureServerCredentials(), &port_);
-    for (grpc::Service* service : std::initializer_list<grpc::Service*>{&jobs_, &nodes_, &checkpoints_, &metrics_, &logs_, &admin_}) {
+    for (grpc::Service* service :
+         std::initializer_list<grpc::Service*>{&jobs_, &nodes_, &checkpoints_, &metrics_, &logs_, &admin_}) {
       builder.RegisterService(service);
     }
     server_ = builder.BuildAndStart();
@@ -62,41 +69,79 @@ class FakeServer {
  private:
   struct Jobs final : v1::JobService::Service {
     explicit Jobs(FakeBehavior* b) : behavior(b) {}
-    grpc::Status CreateJob(grpc::ServerContext*, const v1::CreateJobRequest* q, v1::CreateJobResponse* r) override { return behavior->create_job ? behavior->create_job(*q, r) : Missing(); }
-    grpc::Status GetJob(grpc::ServerContext*, const v1::GetJobRequest* q, v1::GetJobResponse* r) override { return behavior->get_job ? behavior->get_job(*q, r) : Missing(); }
-    grpc::Status ListJobs(grpc::ServerContext*, const v1::ListJobsRequest* q, v1::ListJobsResponse* r) override { return behavior->list_jobs ? behavior->list_jobs(*q, r) : Missing(); }
-    grpc::Status PauseJob(grpc::ServerContext*, const v1::PauseJobRequest* q, v1::PauseJobResponse* r) override { return behavior->pause_job ? behavior->pause_job(*q, r) : Missing(); }
-    grpc::Status ResumeJob(grpc::ServerContext*, const v1::ResumeJobRequest* q, v1::ResumeJobResponse* r) override { return behavior->resume_job ? behavior->resume_job(*q, r) : Missing(); }
-    grpc::Status CancelJob(grpc::ServerContext*, const v1::CancelJobRequest* q, v1::CancelJobResponse* r) override { return behavior->cancel_job ? behavior->cancel_job(*q, r) : Missing(); }
-    grpc::Status CheckpointJob(grpc::ServerContext*, const v1::CheckpointJobRequest* q, v1::CheckpointJobResponse* r) override { return behavior->checkpoint_job ? behavior->checkpoint_job(*q, r) : Missing(); }
-    grpc::Status ListJobEvents(grpc::ServerContext*, const v1::ListJobEventsRequest* q, v1::ListJobEventsResponse* r) override { return behavior->list_events ? behavior->list_events(*q, r) : Missing(); }
-    grpc::Status WatchJobs(grpc::ServerContext* c, const v1::WatchJobsRequest* q, grpc::ServerWriter<v1::WatchJobsResponse>* w) override { return behavior->watch_jobs ? behavior->watch_jobs(c, *q, w) : Missing(); }
+    grpc::Status CreateJob(grpc::ServerContext*, const v1::CreateJobRequest* q, v1::CreateJobResponse* r) override {
+      return behavior->create_job ? behavior->create_job(*q, r) : Missing();
+    }
+    grpc::Status GetJob(grpc::ServerContext*, const v1::GetJobRequest* q, v1::GetJobResponse* r) override {
+      return behavior->get_job ? behavior->get_job(*q, r) : Missing();
+    }
+    grpc::Status ListJobs(grpc::ServerContext*, const v1::ListJobsRequest* q, v1::ListJobsResponse* r) override {
+      return behavior->list_jobs ? behavior->list_jobs(*q, r) : Missing();
+    }
+    grpc::Status PauseJob(grpc::ServerContext*, const v1::PauseJobRequest* q, v1::PauseJobResponse* r) override {
+      return behavior->pause_job ? behavior->pause_job(*q, r) : Missing();
+    }
+    grpc::Status ResumeJob(grpc::ServerContext*, const v1::ResumeJobRequest* q, v1::ResumeJobResponse* r) override {
+      return behavior->resume_job ? behavior->resume_job(*q, r) : Missing();
+    }
+    grpc::Status CancelJob(grpc::ServerContext*, const v1::CancelJobRequest* q, v1::CancelJobResponse* r) override {
+      return behavior->cancel_job ? behavior->cancel_job(*q, r) : Missing();
+    }
+    grpc::Status CheckpointJob(grpc::ServerContext*, const v1::CheckpointJobRequest* q,
+                               v1::CheckpointJobResponse* r) override {
+      return behavior->checkpoint_job ? behavior->checkpoint_job(*q, r) : Missing();
+    }
+    grpc::Status ListJobEvents(grpc::ServerContext*, const v1::ListJobEventsRequest* q,
+                               v1::ListJobEventsResponse* r) override {
+      return behavior->list_events ? behavior->list_events(*q, r) : Missing();
+    }
+    grpc::Status WatchJobs(grpc::ServerContext* c, const v1::WatchJobsRequest* q,
+                           grpc::ServerWriter<v1::WatchJobsResponse>* w) override {
+      return behavior->watch_jobs ? behavior->watch_jobs(c, *q, w) : Missing();
+    }
     FakeBehavior* behavior;
   };
   struct Nodes final : v1::NodeService::Service {
     explicit Nodes(FakeBehavior* b) : behavior(b) {}
-    grpc::Status ListNodes(grpc::ServerContext*, const v1::ListNodesRequest* q, v1::ListNodesResponse* r) override { return behavior->list_nodes ? behavior->list_nodes(*q, r) : Missing(); }
+    grpc::Status ListNodes(grpc::ServerContext*, const v1::ListNodesRequest* q, v1::ListNodesResponse* r) override {
+      return behavior->list_nodes ? behavior->list_nodes(*q, r) : Missing();
+    }
     FakeBehavior* behavior;
   };
   struct Checkpoints final : v1::CheckpointService::Service {
     explicit Checkpoints(FakeBehavior* b) : behavior(b) {}
-    grpc::Status ListCheckpoints(grpc::ServerContext*, const v1::ListCheckpointsRequest* q, v1::ListCheckpointsResponse* r) override { return behavior->list_checkpoints ? behavior->list_checkpoints(*q, r) : Missing(); }
+    grpc::Status ListCheckpoints(grpc::ServerContext*, const v1::ListCheckpointsRequest* q,
+                                 v1::ListCheckpointsResponse* r) override {
+      return behavior->list_checkpoints ? behavior->list_checkpoints(*q, r) : Missing();
+    }
     FakeBehavior* behavior;
   };
   struct Metrics final : v1::MetricService::Service {
     explicit Metrics(FakeBehavior* b) : behavior(b) {}
-    grpc::Status QueryMetrics(grpc::ServerContext*, const v1::QueryMetricsRequest* q, v1::QueryMetricsResponse* r) override { return behavior->query_metrics ? behavior->query_metrics(*q, r) : Missing(); }
-    grpc::Status StreamMetrics(grpc::ServerContext* c, const v1::StreamMetricsRequest* q, grpc::ServerWriter<v1::StreamMetricsResponse>* w) override { return behavior->stream_metrics ? behavior->stream_metrics(c, *q, w) : Missing(); }
+    grpc::Status QueryMetrics(grpc::ServerContext*, const v1::QueryMetricsRequest* q,
+                              v1::QueryMetricsResponse* r) override {
+      return behavior->query_metrics ? behavior->query_metrics(*q, r) : Missing();
+    }
+    grpc::Status StreamMetrics(grpc::ServerContext* c, const v1::StreamMetricsRequest* q,
+                               grpc::ServerWriter<v1::StreamMetricsResponse>* w) override {
+      return behavior->stream_metrics ? behavior->stream_metrics(c, *q, w) : Missing();
+    }
     FakeBehavior* behavior;
   };
   struct Logs final : v1::LogService::Service {
     explicit Logs(FakeBehavior* b) : behavior(b) {}
-    grpc::Status StreamLogs(grpc::ServerContext* c, const v1::StreamLogsRequest* q, grpc::ServerWriter<v1::StreamLogsResponse>* w) override { return behavior->stream_logs ? behavior->stream_logs(c, *q, w) : Missing(); }
+    grpc::Status StreamLogs(grpc::ServerContext* c, const v1::StreamLogsRequest* q,
+                            grpc::ServerWriter<v1::StreamLogsResponse>* w) override {
+      return behavior->stream_logs ? behavior->stream_logs(c, *q, w) : Missing();
+    }
     FakeBehavior* behavior;
   };
   struct Admin final : v1::AdminService::Service {
     explicit Admin(FakeBehavior* b) : behavior(b) {}
-    grpc::Status GetServerInfo(grpc::ServerContext*, const v1::GetServerInfoRequest* q, v1::GetServerInfoResponse* r) override { return behavior->server_info ? behavior->server_info(*q, r) : Missing(); }
+    grpc::Status GetServerInfo(grpc::ServerContext*, const v1::GetServerInfoRequest* q,
+                               v1::GetServerInfoResponse* r) override {
+      return behavior->server_info ? behavior->server_info(*q, r) : Missing();
+    }
     FakeBehavior* behavior;
   };
   static grpc::Status Missing() { return grpc::Status(grpc::StatusCode::UNIMPLEMENTED, "not part of this test"); }

@@ -13,6 +13,7 @@
 #include "common/posix_file_system.h"
 #include "engine/spec/spec_reader.h"
 #include "tests/support/status_matchers.h"
+#include "tests/support/temp_dir.h"
 
 namespace slipway::client {
 namespace {
@@ -150,7 +151,8 @@ TEST(EnvironmentTest, PathsBecomeAbsolute) {
 }
 
 TEST(EnvironmentTest, TheServerComesFromFlagVariableFileOrDefault) {
-  const std::string directory = ::testing::TempDir() + "/slipway_config_test";
+  const testing::TempDir temp;
+  const std::string directory = temp.path();
   PosixFileSystem files;
   ASSERT_OK(files.MakeDirectories(directory + "/slipway"));
   Environment env;
@@ -177,8 +179,10 @@ TEST(LiveViewTest, PlainLinesHaveEverything) {
   eval.record.mutable_eval()->set_perplexity(9.4877);
   eval.dropped = 3;
   view.Apply(eval);
-  EXPECT_THAT(view.TakeLines(), ElementsAre("job-1 RUNNING", HasSubstr("step 1/100  loss 2.5  lr 0.0001  grad_norm 1.25  12,345 tok/s  2 s/step"),
-                                            "(3 records were not received)", HasSubstr("eval at step 1  loss 2.25  perplexity 9.4877")));
+  EXPECT_THAT(
+      view.TakeLines(),
+      ElementsAre("job-1 RUNNING", HasSubstr("step 1/100  loss 2.5  lr 0.0001  grad_norm 1.25  12,345 tok/s  2 s/step"),
+                  "(3 records were not received)", HasSubstr("eval at step 1  loss 2.25  perplexity 9.4877")));
   EXPECT_THAT(view.TakeLines(), IsEmpty());
   EXPECT_THAT(view.Block(80), IsEmpty());
 }
@@ -206,7 +210,9 @@ TEST(LiveViewTest, AConnectionThatBreaksIsSaidOnce) {
   view.Apply(JobSeen{RunningJob()});
   view.Apply(ConnectionLost{absl::UnavailableError("gone")});
   view.Apply(ConnectionBack{});
-  EXPECT_THAT(view.TakeLines(), ElementsAre("job-1 RUNNING", HasSubstr("connection lost, trying again (the job goes on): gone"), "connected again"));
+  EXPECT_THAT(view.TakeLines(),
+              ElementsAre("job-1 RUNNING", HasSubstr("connection lost, trying again (the job goes on): gone"),
+                          "connected again"));
 }
 
 TEST(BlockPainterTest, DrawsOverTheOldBlock) {

@@ -17,7 +17,9 @@ void AppendDetail(const google::protobuf::Any& any, std::string* message) {
   google::rpc::QuotaFailure quota;
   if (any.UnpackTo(&bad_request)) {
     for (const auto& violation : bad_request.field_violations()) {
-      const absl::string_view field = absl::StripPrefix(violation.field(), "spec.");
+      // A single fault is usually the summary itself.
+      if (bad_request.field_violations_size() == 1 && absl::StrContains(*message, violation.description())) continue;
+      const absl::string_view field = absl::StripPrefix(absl::StripPrefix(violation.field(), "spec."), "spec_patch.");
       absl::StrAppend(message, "\n  ", field, field.empty() ? "" : ": ", violation.description());
     }
   } else if (any.UnpackTo(&precondition)) {

@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <string_view>
 
-#include "common/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "common/status_macros.h"
+#include "common/str_cat.h"
 #include "common/text.h"
 #include "engine/arch/param_spec.h"
 #include "engine/spec/resolve.h"
@@ -81,7 +81,7 @@ std::string PlanText(const Plan& plan) {
   const auto line = [&](const std::string& name, const std::string& value) {
     absl::StrAppend(&text, name, std::string(name.size() < 18 ? 18 - name.size() : 1, ' '), value, "\n");
   };
-  line("ranks", StrCat(plan.world_size, " (", topology::MeshText(plan.mesh), ")"));
+  line("layout", topology::MeshText(plan.mesh));
   for (size_t rank = 0; rank < plan.ranks.size() && plan.world_size > 1; ++rank) {
     line("", RankText(static_cast<int>(rank), plan.ranks[rank]));
   }
@@ -89,19 +89,20 @@ std::string PlanText(const Plan& plan) {
     line("", StrCat("… and ", plan.world_size - static_cast<int64_t>(plan.ranks.size()), " more"));
   }
   line("layers by stage", plan.layers_by_stage);
-  line("parameters", StrCat(plan.parameters, " (", Count(static_cast<double>(plan.parameters)), ")"));
+  const bool small = plan.parameters < 1'000'000;
+  line("parameters",
+       StrCat(plan.parameters, small ? "" : StrCat(" (", Count(static_cast<double>(plan.parameters)), ")")));
   line("steps", StrCat(plan.steps, " (", plan.samples, " samples)"));
   line("one step",
        StrCat(plan.micro_batches_per_step, plan.micro_batches_per_step == 1 ? " micro-batch" : " micro-batches",
-                    " on each data-parallel rank, at most ", plan.tokens_per_step, " tokens, ",
-                    absl::StrFormat("%.3g", plan.flops_per_step / 1e12), " TFLOP"));
+              " on each data-parallel rank, at most ", plan.tokens_per_step, " tokens, ",
+              absl::StrFormat("%.3g", plan.flops_per_step / 1e12), " TFLOP"));
   const arch::MemoryEstimate& memory = plan.memory;
-  line("memory of a rank",
-       StrCat("about ", Bytes(memory.Total()), " (weights ", Bytes(memory.weights), ", gradients ",
-                    Bytes(memory.gradients), ", optimizer ", Bytes(memory.optimizer), ", activations ",
-                    Bytes(memory.activations), ", logits ", Bytes(memory.logits), ")"));
+  line("memory of a rank", StrCat("about ", Bytes(memory.Total()), " (weights ", Bytes(memory.weights), ", gradients ",
+                                  Bytes(memory.gradients), ", optimizer ", Bytes(memory.optimizer), ", activations ",
+                                  Bytes(memory.activations), ", logits ", Bytes(memory.logits), ")"));
   line("checkpoints", StrCat("about ", FormatBytes(plan.checkpoint_bytes), " each, ",
-                                   FormatBytes(plan.checkpoints_kept_bytes), " at most"));
+                             FormatBytes(plan.checkpoints_kept_bytes), " at most"));
   return text;
 }
 
