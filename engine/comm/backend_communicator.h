@@ -6,6 +6,7 @@
 //
 // Gloo's and NCCL's rings add in an order fixed by rank and position, so equal inputs give equal bits in every run.
 // MakeGroup throws CommError (design: exceptions below engine/train). A group of one rank is a SelfCommunicator.
+// The observer's End comes when Wait returns: on CUDA the operation may then still be under way on the device.
 // Destroying a Gloo group blocks while one of its operations is under way; after a failure leave the process by _exit.
 // Thread-safety: one thread makes groups; each communicator as communicator.h says.
 #ifndef SLIPWAY_ENGINE_COMM_BACKEND_COMMUNICATOR_H_

@@ -8,11 +8,14 @@
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
+#include <exception>
 #include <map>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -69,13 +72,10 @@ at::Tensor Combine(const std::vector<at::Tensor>& inputs, ReduceOp op) {
   return sum.to(type);
 }
 
-}  // namespace
-
+// What the ranks share.
 class ThreadWorld {
  public:
-  ThreadWorld(int size, absl::Duration timeout) : size_(size), timeout_(timeout) {}
-
-  int size() const { return size_; }
+  explicit ThreadWorld(absl::Duration timeout) : timeout_(timeout) {}
 
   void Abort(const std::string& reason) {
     std::lock_guard lock(mutex_);
@@ -165,15 +165,12 @@ class ThreadWorld {
     return true;
   }
 
-  const int size_;
   const absl::Duration timeout_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::string abort_reason_;
   std::map<uint64_t, std::shared_ptr<SharedGroup>> groups_;
 };
-
-namespace {
 
 // Runs `finish` once, at the first Wait.
 class DeferredWork final : public Work {
@@ -329,31 +326,33 @@ class ThreadCommunicator final : public Communicator {
   std::vector<uint64_t> received_;
 };
 
+class ThreadGroupFactory final : public GroupFactory {
+ public:
+  ThreadGroupFactory(std::shared_ptr<ThreadWorld> world, int rank, std::shared_ptr<CommObserver> observer)
+      : world_(std::move(world)), rank_(rank), observer_(std::move(observer)) {}
+
+  CommPtr MakeGroup(const std::string& name, const std::vector<int>& world_ranks) override {
+    const uint64_t index = made_++;
+    const auto found = std::find(world_ranks.begin(), world_ranks.end(), rank_);
+    if (found == world_ranks.end()) return nullptr;
+    if (world_ranks.size() == 1) return MakeSelfCommunicator(name);
+    const int rank = static_cast<int>(found - world_ranks.begin());
+    auto group = std::make_shared<GroupTracker>(name, rank, world_ranks, observer_);
+    return c10::make_intrusive<ThreadCommunicator>(world_, world_->Join(index, name, world_ranks), std::move(group));
+  }
+
+ private:
+  std::shared_ptr<ThreadWorld> world_;
+  int rank_;
+  std::shared_ptr<CommObserver> observer_;
+  uint64_t made_ = 0;
+};
+
 }  // namespace
-
-ThreadGroupFactory::ThreadGroupFactory(std::shared_ptr<ThreadWorld> world, int rank,
-                                       std::shared_ptr<CommObserver> observer)
-    : world_(std::move(world)), rank_(rank), observer_(std::move(observer)) {}
-
-CommPtr ThreadGroupFactory::MakeGroup(const std::string& name, const std::vector<int>& world_ranks) {
-  const uint64_t index = made_++;
-  const auto found = std::find(world_ranks.begin(), world_ranks.end(), rank_);
-  if (found == world_ranks.end()) return nullptr;
-  if (world_ranks.size() == 1) return MakeSelfCommunicator(name);
-  auto group =
-      std::make_shared<GroupTracker>(name, static_cast<int>(found - world_ranks.begin()), world_ranks, observer_);
-  return c10::make_intrusive<ThreadCommunicator>(world_, world_->Join(index, name, world_ranks), std::move(group));
-}
-
-std::shared_ptr<ThreadWorld> MakeThreadWorld(int size, absl::Duration timeout) {
-  return std::make_shared<ThreadWorld>(size, timeout);
-}
-
-void AbortThreadWorld(ThreadWorld& world, const std::string& reason) { world.Abort(reason); }
 
 void RunRanks(int world, const std::function<void(int rank, GroupFactory& factory)>& body,
               const ThreadWorldOptions& options) {
-  const std::shared_ptr<ThreadWorld> shared = MakeThreadWorld(world, options.timeout);
+  const std::shared_ptr<ThreadWorld> shared = std::make_shared<ThreadWorld>(options.timeout);
   std::mutex mutex;
   std::exception_ptr first;
   const auto fail = [&](int rank, const std::string& reason) {

@@ -13,11 +13,8 @@
 #ifndef SLIPWAY_ENGINE_COMM_THREAD_COMMUNICATOR_H_
 #define SLIPWAY_ENGINE_COMM_THREAD_COMMUNICATOR_H_
 
-#include <exception>
 #include <functional>
 #include <memory>
-#include <string>
-#include <vector>
 
 #include "absl/time/time.h"
 #include "engine/comm/parallel_groups.h"
@@ -28,24 +25,6 @@ struct ThreadWorldOptions {
   absl::Duration timeout = absl::Minutes(2);  // of one Wait
   std::function<std::shared_ptr<CommObserver>(int rank)> observer;
 };
-
-class ThreadWorld;  // what the ranks share
-
-class ThreadGroupFactory final : public GroupFactory {
- public:
-  ThreadGroupFactory(std::shared_ptr<ThreadWorld> world, int rank, std::shared_ptr<CommObserver> observer = nullptr);
-  CommPtr MakeGroup(const std::string& name, const std::vector<int>& world_ranks) override;
-
- private:
-  std::shared_ptr<ThreadWorld> world_;
-  int rank_;
-  std::shared_ptr<CommObserver> observer_;
-  uint64_t made_ = 0;
-};
-
-std::shared_ptr<ThreadWorld> MakeThreadWorld(int size, absl::Duration timeout = absl::Minutes(2));
-// All waits of the world throw from now on; the first reason stands.
-void AbortThreadWorld(ThreadWorld& world, const std::string& reason);
 
 // Runs `body` on `world` threads with one ATen thread each and waits for all of them. The exception of the rank that
 // threw first is thrown again.
