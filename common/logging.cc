@@ -15,6 +15,7 @@
 #include "common/posix_file_system.h"
 #include "common/status_macros.h"
 #include "common/str_cat.h"
+#include "common/text.h"
 
 namespace slipway {
 namespace {
@@ -71,28 +72,12 @@ class LineFormatter final : public spdlog::formatter {
   const LogFormat format_;
 };
 
-// Length of the well-formed UTF-8 sequence at the front of `text`, or 0.
-size_t Utf8Length(std::string_view text) {
-  const auto byte = [&](size_t i) { return static_cast<uint8_t>(text[i]); };
-  const uint8_t lead = byte(0);
-  if (lead < 0x80) return 1;
-  const size_t length = lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : 2;
-  if (lead < 0xC2 || lead > 0xF4 || text.size() < length) return 0;
-  for (size_t i = 1; i < length; ++i) {
-    if ((byte(i) & 0xC0) != 0x80) return 0;
-  }
-  const bool overlong = (lead == 0xE0 && byte(1) < 0xA0) || (lead == 0xF0 && byte(1) < 0x90);
-  const bool surrogate = lead == 0xED && byte(1) >= 0xA0;
-  const bool too_large = lead == 0xF4 && byte(1) >= 0x90;
-  return overlong || surrogate || too_large ? 0 : length;
-}
-
 }  // namespace
 
 std::string JsonQuote(std::string_view text) {
   std::string out = "\"";
   while (!text.empty()) {
-    const size_t length = Utf8Length(text);
+    const size_t length = Utf8SequenceLength(text);
     const char c = text[0];
     if (length == 0) {
       out += "\\ufffd";

@@ -112,7 +112,7 @@ SLIPWAY_HOST_DEVICE inline double PhiloxNormal(uint32_t word) {
 }
 
 // What a key is for. Numbers of different streams have nothing in common, whatever their seeds.
-enum class RandomStream : uint64_t { kInitialWeights = 1, kDropout = 2, kGeneration = 3 };
+enum class RandomStream : uint64_t { kInitialWeights = 1, kDropout = 2, kGeneration = 3, kSampleOrder = 4, kMockData = 5 };
 
 namespace philox_internal {
 
@@ -162,6 +162,22 @@ inline PhiloxKey GenerationKey(uint64_t seed) {
 
 inline PhiloxBlock GenerationCounter(uint64_t position) {
   return {{static_cast<uint32_t>(position), static_cast<uint32_t>(position >> 32), 0, 0}};
+}
+
+// The order of a dataset's samples in one epoch.
+inline PhiloxKey SampleOrderKey(uint64_t seed, uint64_t epoch) {
+  using philox_internal::Mix;
+  return philox_internal::KeyOf(Mix(Mix(Mix(static_cast<uint64_t>(RandomStream::kSampleOrder)) ^ seed) ^ epoch));
+}
+
+// Made-up data: word 0 of the block decides the token at that place of the sample.
+inline PhiloxKey MockDataKey(uint64_t seed) {
+  using philox_internal::Mix;
+  return philox_internal::KeyOf(Mix(Mix(static_cast<uint64_t>(RandomStream::kMockData)) ^ seed));
+}
+
+inline PhiloxBlock MockDataCounter(uint64_t sample, uint32_t token) {
+  return {{token, static_cast<uint32_t>(sample), static_cast<uint32_t>(sample >> 32), 0}};
 }
 
 }  // namespace slipway

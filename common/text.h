@@ -2,6 +2,7 @@
 #ifndef SLIPWAY_COMMON_TEXT_H_
 #define SLIPWAY_COMMON_TEXT_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -16,6 +17,10 @@ namespace slipway {
 // word's letters may differ (one at least). Neighbours swapped count as one change; case does not count. The earlier
 // candidate wins a tie.
 std::optional<std::string> NearestKey(std::string_view word, absl::Span<const std::string> candidates);
+
+// Length of the well-formed UTF-8 sequence at the front of `text`, which is not empty; 0 when there is none.
+size_t Utf8SequenceLength(std::string_view text);
+bool IsUtf8(std::string_view text);
 
 // 512 -> "512 B", 1536 -> "1.5 KiB", 5368709120 -> "5.0 GiB".
 std::string FormatBytes(int64_t bytes);
