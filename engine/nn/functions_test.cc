@@ -286,6 +286,19 @@ TEST(FunctionsTest, TokensWithoutWeightDoNotCountWhateverTheyHold) {
   EXPECT_TRUE(x.grad()[0].isfinite().all().item<bool>());
 }
 
+TEST(FunctionsTest, ABatchWithoutWeightGivesZeroAndZeroGradients) {
+  const auto weight = c10::make_intrusive<LocalParamHandle>("w", Random({7, 5}, 3), true);
+  const VocabularyOptions options{.vocab_size = 7, .group = comm::MakeSelfCommunicator("tp")};
+  const at::Tensor x = Random({3, 5}, 4).requires_grad_();
+  const at::Tensor loss =
+      LinearCrossEntropy(x, at::zeros({3}, at::kLong), at::zeros({3}, at::kDouble), weight, options);
+  EXPECT_EQ(loss.item<double>(), 0);
+  loss.backward();
+  EXPECT_THAT(x.grad(), TensorNear(at::zeros({3, 5}, at::kDouble), 0.0));
+  EXPECT_THAT(weight->main_grad(), TensorNear(at::zeros({7, 5}, at::kDouble), 0.0));
+  EXPECT_EQ(weight->registered_uses(), weight->ended_uses());
+}
+
 TEST(FunctionsTest, LogitsAreThoseOfTheLoss) {
   const auto weight = c10::make_intrusive<LocalParamHandle>("w", Random({9, 5}, 3), true);
   const VocabularyOptions options{.vocab_size = 7, .group = comm::MakeSelfCommunicator("tp")};

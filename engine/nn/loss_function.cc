@@ -115,14 +115,28 @@ struct LossFunction : torch::autograd::Function<LossFunction> {
   }
 };
 
+at::Tensor WholeLoss(const at::Tensor& x, const at::Tensor& labels, const at::Tensor& weights, const ParamPtr& weight,
+                     const VocabularyOptions& options) {
+  const std::optional<at::Tensor> anchor = BeginUse(x, {weight});
+  return LossFunction::apply(x, labels, weights, LossCall{weight, options, at::Tensor()}, anchor);
+}
+
 }  // namespace
 
 at::Tensor LinearCrossEntropy(const at::Tensor& x, const at::Tensor& labels, const at::Tensor& weights,
                               const ParamPtr& weight, const VocabularyOptions& options) {
   TORCH_CHECK(x.size(0) > 0 && labels.size(0) == x.size(0) && weights.size(0) == x.size(0), "loss of ", x.size(0),
               " tokens with ", labels.size(0), " labels and ", weights.size(0), " weights");
-  const std::optional<at::Tensor> anchor = BeginUse(x, {weight});
-  return LossFunction::apply(x, labels, weights, LossCall{weight, options, at::Tensor()}, anchor);
+  if (x.is_cpu()) {
+    at::Tensor counted = at::nonzero(weights).squeeze(1);
+    if (counted.size(0) < x.size(0)) {
+      // One token stays where none counts, so that every rank communicates alike and the handle sees its use end.
+      if (counted.size(0) == 0) counted = at::zeros({1}, at::kLong);
+      return WholeLoss(x.index_select(0, counted), labels.index_select(0, counted), weights.index_select(0, counted),
+                       weight, options);
+    }
+  }
+  return WholeLoss(x, labels, weights, weight, options);
 }
 
 at::Tensor VocabularyLogits(const at::Tensor& x, const ParamPtr& weight, const VocabularyOptions& options) {

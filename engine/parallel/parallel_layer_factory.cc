@@ -20,16 +20,29 @@ nn::DropoutSite SiteOf(double probability, uint32_t site, const ForwardContext& 
   return {.probability = context.training ? probability : 0, .seed = context.seed, .step = context.step, .site = site};
 }
 
+// Ids outside of the vocabulary would come out as zeros or as padding rows. Data are checked before training; on the
+// CPU this costs nothing, on CUDA it would wait for the device.
+void CheckIds(const at::Tensor& ids, int64_t vocab_size, const char* what) {
+  if (!ids.is_cpu() || ids.numel() == 0) return;
+  const auto [lowest, highest] = at::aminmax(ids);
+  const int64_t low = lowest.item<int64_t>(), high = highest.item<int64_t>();
+  TORCH_CHECK(low >= 0 && high < vocab_size, what, " ", low < 0 ? low : high, " is outside of the vocabulary of ",
+              vocab_size, " tokens");
+}
+
 class VocabularyEmbedding final : public nn::EmbeddingLayer {
  public:
-  VocabularyEmbedding(ParamPtr weight, CommPtr tp) : weight_(std::move(weight)), tp_(std::move(tp)) {}
+  VocabularyEmbedding(ParamPtr weight, CommPtr tp, int64_t vocab_size)
+      : weight_(std::move(weight)), tp_(std::move(tp)), vocab_size_(vocab_size) {}
   at::Tensor Forward(const at::Tensor& ids, const ForwardContext&) override {
+    CheckIds(ids, vocab_size_, "token id");
     return nn::ReduceFromGroup(nn::Embedding(ids, weight_, /*shard=*/tp_->rank()), tp_);
   }
 
  private:
   ParamPtr weight_;
   CommPtr tp_;
+  int64_t vocab_size_;
 };
 
 class ColumnLinearLayer final : public nn::Layer {
@@ -134,6 +147,7 @@ class VocabularyHead final : public nn::LossHead {
   VocabularyHead(ParamPtr weight, nn::VocabularyOptions options)
       : weight_(std::move(weight)), options_(std::move(options)) {}
   at::Tensor Loss(const at::Tensor& x, const at::Tensor& labels, const at::Tensor& weights) override {
+    if (labels.is_cpu()) CheckIds(labels.masked_select(weights != 0), options_.vocab_size, "label");
     return nn::LinearCrossEntropy(nn::CopyToGroup(x, options_.group), labels, weights, weight_, options_);
   }
   at::Tensor Logits(const at::Tensor& x) override { return nn::VocabularyLogits(x, weight_, options_); }
@@ -152,7 +166,7 @@ ParamPtr ParallelLayerFactory::Handle(const std::string& fuse_group) const {
 }
 
 std::unique_ptr<nn::EmbeddingLayer> ParallelLayerFactory::Embedding(const std::string& fuse_group) {
-  return std::make_unique<VocabularyEmbedding>(Handle(fuse_group), tp_);
+  return std::make_unique<VocabularyEmbedding>(Handle(fuse_group), tp_, options_.vocab_size);
 }
 
 nn::LayerPtr ParallelLayerFactory::ColumnLinear(const std::string& fuse_group, bool bias) {

@@ -156,6 +156,24 @@ TEST(ParallelLayerFactoryTest, AMissingParameterIsNamed) {
   }
 }
 
+TEST(ParallelLayerFactoryTest, IdsOutsideOfTheVocabularyAreNamed) {
+  const arch::ModelArch arch = TinyArch(arch::Family::kLlama);
+  const std::vector<arch::ParamSpec> table = arch::BuildParamTable(arch);
+  LocalModel local(table, RandomWeights(table, 1));
+  comm::ParallelGroups groups;
+  groups.tp = comm::MakeSelfCommunicator("tp");
+  ParallelLayerFactory factory([&](const std::string& group) { return local.Handle(group); }, groups,
+                               {.vocab_size = arch.vocab_size});
+  const auto embedding = factory.Embedding("embedding");
+  const auto head = factory.Head("output_layer");
+  for (const int64_t id : {int64_t{-1}, arch.vocab_size}) {
+    const at::Tensor ids = at::tensor({int64_t{3}, id}, at::kLong), x = at::ones({2, arch.hidden_size});
+    EXPECT_THROW(embedding->Forward(ids, {}), c10::Error);
+    EXPECT_THROW(head->Loss(x, ids, at::ones({2})), c10::Error);
+    EXPECT_NO_THROW(head->Loss(x, ids, at::tensor({1.0f, 0.0f}))) << "a label without weight may be anything";
+  }
+}
+
 // Both uses of a tied matrix count: its gradient is that of the embedding plus that of the output layer.
 TEST(ParallelLayerFactoryTest, ATiedGradientIsTheSumOfBothUses) {
   arch::ModelArch tied = TinyArch(arch::Family::kLlama), untied = tied;

@@ -4,44 +4,30 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <nlohmann/json.hpp>
+#include <map>
+#include <set>
 #include <string>
 #include <vector>
 
-#include "engine/arch/hf_config.h"
 #include "engine/comm/self_communicator.h"
 #include "engine/comm/thread_communicator.h"
 #include "engine/model/stage_piece.h"
 #include "engine/ops/ops.h"
 #include "engine/parallel/parallel_layer_factory.h"
+#include "tests/golden/golden_models.h"
 #include "tests/support/local_model.h"
-#include "tests/support/safetensors_tensors.h"
-#include "tests/support/status_matchers.h"
 #include "tests/support/tensor_near.h"
 
 namespace slipway::engine {
 namespace {
 
+using ::slipway::testing::Golden;
+using ::slipway::testing::kGoldenTolerance;
 using ::slipway::testing::LocalModel;
 using ::slipway::testing::LocalShare;
 using ::slipway::testing::NamedTensors;
-using ::slipway::testing::ReadSafetensors;
+using ::slipway::testing::ReadGolden;
 using ::slipway::testing::TensorNear;
-
-constexpr double kTolerance = 1e-4;
-
-struct Golden {
-  arch::ModelArch arch;
-  NamedTensors weights, values;
-  nlohmann::json json;
-};
-
-Golden ReadGolden(const std::string& name) {
-  const std::string directory = std::string(SLIPWAY_SOURCE_DIR) + "/tests/golden/data/" + name;
-  return {arch::ReadHfConfig(directory + "/config.json").value(), ReadSafetensors(directory + "/model.safetensors"),
-          ReadSafetensors(directory + "/golden.safetensors"),
-          nlohmann::json::parse(testing::ReadWholeFile(directory + "/golden.json"))};
-}
 
 model::MicroBatch BatchOf(const Golden& golden, int64_t step) {
   const at::Tensor ids = golden.values.at("input_ids")[step];
@@ -144,30 +130,30 @@ void CheckGolden(const Golden& golden, const comm::CommPtr& tp) {
   Trainee trainee(golden, tp);
   const model::MicroBatch first = BatchOf(golden, 0);
   const at::Tensor logits = golden.values.at("logits");
-  EXPECT_THAT(trainee.Logits(first), TensorNear(logits.flatten(0, 1), kTolerance));
+  EXPECT_THAT(trainee.Logits(first), TensorNear(logits.flatten(0, 1), kGoldenTolerance));
   for (int step = 0; step < 5; ++step) {
     SCOPED_TRACE(::testing::Message() << "step " << step + 1);
     const auto& expected = golden.json.at("steps")[step];
     const double loss = trainee.ForwardBackward(BatchOf(golden, step));
-    EXPECT_NEAR(loss / expected.at("loss").get<double>(), 1, kTolerance);
+    EXPECT_NEAR(loss / expected.at("loss").get<double>(), 1, kGoldenTolerance);
     if (step == 0) {
       for (const auto& [name, gradient] : trainee.Gradients()) {
         const at::Tensor whole = golden.values.at("grad." + name);
         for (const arch::ParamSpec& spec : trainee.table()) {
           if (spec.name != name) continue;
           const at::Tensor share = LocalShare(spec, whole, trainee.placement()).narrow(0, 0, gradient.size(0));
-          EXPECT_THAT(gradient, TensorNear(share, kTolerance)) << name;
+          EXPECT_THAT(gradient, TensorNear(share, kGoldenTolerance)) << name;
         }
       }
       trainee.ForwardBackward(BatchOf(golden, step));  // Gradients() may have reduced in place
     }
-    EXPECT_NEAR(trainee.Step(step + 1) / expected.at("grad_norm").get<double>(), 1, kTolerance);
+    EXPECT_NEAR(trainee.Step(step + 1) / expected.at("grad_norm").get<double>(), 1, kGoldenTolerance);
   }
   for (const auto& [name, weight] : trainee.local().Weights()) {
     for (const arch::ParamSpec& spec : trainee.table()) {
       if (spec.name != name) continue;
       const at::Tensor share = LocalShare(spec, golden.values.at("after." + name), trainee.placement());
-      EXPECT_THAT(weight, TensorNear(share.narrow(0, 0, weight.size(0)), kTolerance)) << name;
+      EXPECT_THAT(weight, TensorNear(share.narrow(0, 0, weight.size(0)), kGoldenTolerance)) << name;
     }
   }
 }
