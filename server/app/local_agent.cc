@@ -25,17 +25,17 @@ constexpr absl::Duration kPoll = absl::Milliseconds(20);
 
 std::vector<std::string> AgentArguments(const LocalAgentOptions& options, int cores) {
   std::vector<std::string> arguments = {options.binary,  "--coordinator", options.coordinator, "--state-dir",
-                                        options.state_dir, "--log-level",   options.log_level};
+                                        options.state_dir, "--log-level",   options.log_level,   "--local"};
   if (options.node.gpus) {
-    arguments.push_back("--gpu");
+    arguments.push_back("--gpus");
   } else {
-    arguments.push_back("--cpu-slots");
+    arguments.push_back("--slots-cpu");
     arguments.push_back(absl::StrCat(options.node.cpu_slots));
     arguments.push_back("--threads-per-slot");
     arguments.push_back(absl::StrCat(std::max(1, cores / options.node.cpu_slots)));
   }
   for (const std::string& root : options.allow_roots) {
-    arguments.push_back("--allow-root");
+    arguments.push_back("--root");
     arguments.push_back(root);
   }
   return arguments;

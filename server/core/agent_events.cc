@@ -33,13 +33,7 @@ void Transition::On(const AgentDisconnected& event) {
   const auto it = state_.nodes.find(event.node_id);
   if (it == state_.nodes.end() || it->second.session_number != event.session_number) return;
   if (it->second.node.state() == v1::NODE_STATE_CONNECTED) it->second.node.set_state(v1::NODE_STATE_UNREACHABLE);
-  const std::set<std::string> active = state_.active;
-  for (const std::string& id : active) {
-    JobEntry& entry = state_.jobs.at(id);
-    if (entry.preflight != Preflight::kRunning || entry.preflight_node != event.node_id) continue;
-    DropPreflight(entry);  // another node does it
-    Reindex(entry);
-  }
+  DropPreflightsOn(event.node_id);  // another node does them
 }
 
 void Transition::On(const AgentHeartbeat& event) {

@@ -79,6 +79,16 @@ void Transition::EvaluateReady(JobEntry& entry, v1::Attempt& attempt) {
                                    rank.observed.start_step(), " with spec ", rank.observed.spec_hash()));
     return TakeFault(entry, attempt, std::move(cause));
   }
+  if (!first.resumed() && entry.job.checkpoints_size() > 0) {  // never throw away what was durable without a word
+    const v1::Checkpoint& newest = entry.job.checkpoints(entry.job.checkpoints_size() - 1);
+    v1::Cause cause;
+    cause.set_cause_class(v1::CAUSE_CLASS_STORAGE);
+    cause.set_rank(0);
+    cause.set_phase("load");
+    cause.set_message(absl::StrCat("the ranks would start from the beginning although the checkpoint of step ",
+                                   newest.step(), " was durable: nothing usable at ", newest.path()));
+    return TakeFault(entry, attempt, std::move(cause));
+  }
   *attempt.mutable_ready_time() = ToTimestamp(now_.wall);
   AddLineage(entry, attempt);
   const std::string message = attempt.resumed()
@@ -201,7 +211,10 @@ void Transition::EndAttempt(JobEntry& entry, v1::Attempt& attempt) {
   switch (entry.job.state()) {
     case v1::JOB_STATE_CANCELLING:
       SetState(entry, v1::JOB_STATE_CANCELLED, "CancelledByUser",
-               absl::StrCat("cancelled; the last checkpoint is ", AtStep(entry)));
+               entry.job.checkpoints_size() > 0
+                   ? absl::StrCat("cancelled; the last checkpoint is of step ",
+                                  entry.job.progress().last_checkpoint_step())
+                   : "cancelled; there is no checkpoint");
       return Emit(entry, "Cancelled", entry.job.state_message());
     case v1::JOB_STATE_RECOVERING: {
       const Verdict verdict = ChargeRestart(entry, attempt.end_cause(), progressed);

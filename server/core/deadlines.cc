@@ -16,6 +16,7 @@ void Transition::On(const Tick&) {
 
 void Transition::LoseNode(NodeEntry& node) {
   node.node.set_state(v1::NODE_STATE_LOST);
+  DropPreflightsOn(node.node.id());
   const std::set<std::string> active = state_.active;
   for (const std::string& id : active) {
     JobEntry& entry = state_.jobs.at(id);

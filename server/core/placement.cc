@@ -98,15 +98,17 @@ std::optional<std::vector<v1::RankPlacement>> Place(const ClusterState& state, c
 
   std::vector<v1::RankPlacement> placements;
   placements.reserve(world);
-  std::stable_sort(nodes.begin(), nodes.end(),
-                   [](const FreeNode& a, const FreeNode& b) { return a.slots.size() < b.slots.size(); });
-  for (FreeNode& node : nodes) {  // the smallest node that holds all of it
-    if (node.slots.size() < world) continue;
-    Take(node, world, placements);
+  FreeNode* fits = nullptr;  // the smallest node that holds all of it
+  for (FreeNode& node : nodes) {
+    if (node.slots.size() >= world && (fits == nullptr || node.slots.size() < fits->slots.size())) fits = &node;
+  }
+  if (fits != nullptr) {
+    Take(*fits, world, placements);
     return placements;
   }
   // Over several nodes, the largest first: whole tensor-parallel groups (consecutive ranks), then whatever is left.
-  std::reverse(nodes.begin(), nodes.end());
+  std::stable_sort(nodes.begin(), nodes.end(),
+                   [](const FreeNode& a, const FreeNode& b) { return a.slots.size() > b.slots.size(); });
   const size_t tensor = static_cast<size_t>(std::max(1, spec.parallelism().tensor_model_parallel_size()));
   for (FreeNode& node : nodes) {
     const size_t groups = std::min(node.slots.size(), world - placements.size()) / tensor;

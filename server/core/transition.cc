@@ -86,6 +86,16 @@ void Transition::DropPreflight(JobEntry& entry) {
   effects_.jobs.insert(entry.job.id());
 }
 
+void Transition::DropPreflightsOn(const std::string& node_id) {
+  const std::set<std::string> active = state_.active;
+  for (const std::string& id : active) {
+    JobEntry& entry = state_.jobs.at(id);
+    if (entry.preflight != Preflight::kRunning || entry.preflight_node != node_id) continue;
+    DropPreflight(entry);
+    Reindex(entry);
+  }
+}
+
 void Transition::Reindex(JobEntry& entry) {
   const bool live = LiveAttempt(entry) != nullptr;
   const v1::JobState state = entry.job.state();

@@ -80,6 +80,7 @@ class Transition {
   void Touch(const std::string& node_id);  // its desired state may have changed
   void TouchNodesOf(const JobEntry& entry);
   void DropPreflight(JobEntry& entry);     // a running or finished one no longer counts
+  void DropPreflightsOn(const std::string& node_id);
   void Reindex(JobEntry& entry);
 
   ClusterState& state_;

@@ -1,0 +1,600 @@
+// Each row of the table of states, one test or more.
+#include "server/core/step.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "server/core/describe.h"
+#include "server/core/placement.h"
+#include "server/core/testing/test_cluster.h"
+#include "tests/support/status_matchers.h"
+
+namespace slipway::server::core {
+namespace {
+
+using slipway::testing::StatusIs;
+using testing::ScriptedAgent;
+using testing::TestCluster;
+using testing::TestSpec;
+using ::testing::HasSubstr;
+
+class StepTest : public ::testing::Test {
+ protected:
+  // One job of two ranks, ready on one node.
+  void StartJob() {
+    cluster.Connect("n1", 2);
+    cluster.Submit("a", TestSpec(2));
+    cluster.Settle();
+    ASSERT_EQ(cluster.State("a"), v1::JOB_STATE_RUNNING);
+  }
+  ScriptedAgent& agent() { return cluster.agents["n1"]; }
+  void Fault(int rank, v1::CauseClass cause, const std::string& message = "boom", bool secondary = false) {
+    agent().Exit(cluster.Live("a"), rank, v1::RANK_OUTCOME_FAULT, cause, message, secondary);
+    cluster.Report("n1");
+  }
+  void Complete() {
+    agent().Exit(cluster.Live("a"), 0, v1::RANK_OUTCOME_COMPLETED);
+    agent().Exit(cluster.Live("a"), 1, v1::RANK_OUTCOME_COMPLETED);
+    cluster.Report("n1");
+  }
+  void Progress(int64_t step) {
+    for (int rank = 0; rank < 2; ++rank) {
+      if (v1::ObservedRank* observed = agent().Rank(cluster.Live("a"), rank)) observed->set_step(step);
+    }
+    cluster.Report("n1");
+  }
+
+  TestCluster cluster;
+};
+
+// --- QUEUED
+
+TEST_F(StepTest, QueuedFailsWithAllFaultsOfThePreflight) {
+  cluster.Connect("n1", 2).passes_preflight = false;
+  cluster.Submit("a", TestSpec(2));
+  cluster.Sync("n1");
+  EXPECT_EQ(cluster.State("a"), v1::JOB_STATE_QUEUED);
+  EXPECT_THAT(Describe(cluster.state, cluster.state.jobs.at("a"), cluster.now, true).state_message(),
+              HasSubstr("checked on node n1"));
+  v1::PreflightResult& result = *agent().Assignment({"a", 1}).mutable_preflight();
+  result.add_faults()->set_message("no such directory");
+  result.mutable_faults(0)->set_path("model.hf_path");
+  result.add_faults()->set_message("line 3 is no JSON");
+  cluster.Report("n1");
+  EXPECT_EQ(cluster.State("a"), v1::JOB_STATE_FAILED);
+  EXPECT_EQ(cluster.Job("a").failure().cause_class(), v1::CAUSE_CLASS_USER_ERROR);
+  EXPECT_EQ(cluster.Job("a").failure().message(), "model.hf_path: no such directory\nline 3 is no JSON");
+  EXPECT_EQ(cluster.Job("a").attempts_size(), 0) << "no slot was ever taken";
+}
+
+TEST_F(StepTest, QueuedStartsWhenTheGangIsReserved) {
+  cluster.Connect("n1", 2);
+  cluster.Submit("a", TestSpec(2));
+  cluster.Sync("n1");
+  EXPECT_EQ(cluster.State("a"), v1::JOB_STATE_STARTING);
+  EXPECT_EQ(cluster.Job("a").attempts(0).epoch(), 1);
+  EXPECT_EQ(cluster.Job("a").attempts(0).placements_size(), 2);
+}
+
+TEST_F(StepTest, QueuedWaitsWithAReasonWhileSlotsAreHeld) {
+  StartJob();
+  cluster.Submit("b", TestSpec(2));
+  cluster.Settle();
+  EXPECT_EQ(cluster.State("b"), v1::JOB_STATE_QUEUED);
+  EXPECT_EQ(Describe(cluster.state, cluster.state.jobs.at("b"), cluster.now, true).state_message(),
+            "waiting for 2 CPU slots: 0 of 2 free, held by a (2)");
+}
+
+TEST_F(StepTest, QueuedSaysWhenNoAgentIsThereAndWhenItCanNeverFit) {
+  cluster.Submit("a", TestSpec(4));
+  EXPECT_EQ(Describe(cluster.state, cluster.state.jobs.at("a"), cluster.now, true).state_message(),
+            "no agent is connected");
+  cluster.Connect("n1", 2);
+  cluster.Settle();
+  EXPECT_EQ(Describe(cluster.state, cluster.state.jobs.at("a"), cluster.now, true).state_message(),
+            "needs 4 CPU slots; the nodes have 2 in all");
+  cluster.Submit("b", TestSpec(1));
+  cluster.Settle();
+  EXPECT_EQ(cluster.State("b"), v1::JOB_STATE_RUNNING) << "a job that cannot run holds nobody up";
+}
+
+TEST_F(StepTest, QueuedPausesAndIsNotDispatched) {
+  cluster.Submit("a", TestSpec(2));
+  EXPECT_TRUE(cluster.Do(PauseJob{"a"}).status.ok());
+  EXPECT_EQ(cluster.State("a"), v1::JOB_STATE_PAUSED);
+  cluster.Connect("n1", 2);
+  cluster.Settle();
+  EXPECT_EQ(cluster.State("a"), v1::JOB_STATE_PAUSED);
+}
+
+TEST_F(StepTest, QueuedCancelsAndNeverStartsWhileTheOtherGoesOn) {
+  StartJob();
+  cluster.Submit("b", TestSpec(2));
+  cluster.Settle();
+  EXPECT_TRUE(cluster.Do(CancelJob{"b"}).status.ok());
+  EXPECT_EQ(cluster.State("b"), v1::JOB_STATE_CANCELLED);
+  EXPECT_EQ(cluster.State("a"), v1::JOB_STATE_RUNNING);
+  Complete();
+  cluster.Settle();
+  EXPECT_EQ(cluster.State("a"), v1::JOB_STATE_SUCCEEDED);
+  EXPECT_EQ(cluster.Job("b").attempts_size(), 0);
+}
+
+TEST_F(StepTest, PreflightWithoutAnAnswerIsTriedAgainAndThenFailsTheJob) {
+  cluster.Connect("n1", 2).passes_preflight = false;
+  cluster.Submit("a", TestSpec(2));
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(cluster.State("a"), v1::JOB_STATE_QUEUED);
+    cluster.state.nodes["n1"].lease_end = absl::InfiniteDuration();
+    cluster.Advance(cluster.state.options.preflight_timeout);
+  }
+  EXPECT_EQ(cluster.State("a"), v1::JOB_STATE_FAILED);
+  EXPECT_EQ(cluster.Job("a").failure().cause_class(), v1::CAUSE_CLASS_HANG);
+}
+
+TEST_F(StepTest, PreflightMovesWhenItsNodeGoes) {
+  cluster.Connect("n1", 2).passes_preflight = false;
+  cluster.Submit("a", TestSpec(2));
+  cluster.Sync("n1");
+  cluster.Disconnect("n1");
+  cluster.Connect("n2", 2);
+  cluster.Settle();
+  EXPECT_EQ(cluster.State("a"), v1::JOB_STATE_RUNNING);
+  EXPECT_EQ(cluster.Job("a").attempts(0).placements(0).node_id(), "n2");
+}
+
+// --- STARTING
+
+TEST_F(StepTest, StartingRunsWhenAllRanksAreReadyAtTheSamePlace) {
+  StartJob();
+  EXPECT_TRUE(cluster.Job("a").attempts(0).has_ready_time());
+  ASSERT_EQ(cluster.Job("a").lineage_size(), 1);
+  EXPECT_EQ(cluster.Job("a").lineage(0).from_epoch(), 0);
+}
+
+TEST_F(StepTest, StartingIsAFaultWhenRanksDisagree) {
+  cluster.Connect("n1", 2);
+  cluster.Submit("a", TestSpec(2));
+  cluster.Sync("n1");
+  agent().gets_ready = true;
+  agent().Apply(DesiredFor(cluster.state, "n1"));
+  agent().Rank(cluster.Live("a"), 1)->set_spec_hash("other");
+  cluster.Report("n1");
+  EXPECT_EQ(cluster.State("a"), v1::JOB_STATE_RECOVERING);
+  EXPECT_THAT(cluster.Job("a").attempts(0).end_cause().message(), HasSubstr("the ranks disagree"));
+}
+
+TEST_F(StepTest, StartingRecoversAfterALostRank) {
+  cluster.Connect("n1", 2).gets_ready = false;
+  cluster.Submit("a", TestSpec(2));
+  cluster.Settle();
+  ASSERT_EQ(cluster.State("a"), v1::JOB_STATE_STARTING);
+  Fault(1, v1::CAUSE_CLASS_PROCESS_KILLED);
+  EXPECT_EQ(cluster.State("a"), v1::JOB_STATE_RECOVERING);
+}
+
+TEST_F(StepTest, StartingRecoversWhenItsDeadlineHasPassed) {
+  cluster.Connect("n1", 2).gets_ready = false;
+  cluster.Submit("a", TestSpec(2));
+  cluster.Settle();
+  cluster.state.nodes["n1"].lease_end = absl::InfiniteDuration();
+  cluster.Advance(absl::Seconds(599));
+  EXPECT_EQ(cluster.State("a"), v1::JOB_STATE_STARTING);
+  cluster.Advance(absl::Seconds(1));
+  EXPECT_EQ(cluster.State("a"), v1::JOB_STATE_RECOVERING);
+  EXPECT_THAT(cluster.Job("a").state_message(), HasSubstr("rank 0, rank 1"));
+}
+
+TEST_F(StepTest, StartingPausesAndCancels) {
+  cluster.Connect("n1", 2).gets_ready = false;
+  cluster.Submit("a", TestSpec(2));
+  cluster.Settle();
+  cluster.Do(PauseJob{"a"});
+  EXPECT_EQ(cluster.State("a"), v1::JOB_STATE_PAUSING);
+  cluster.Do(CancelJob{"a"});
+  EXPECT_EQ(cluster.State("a"), v1::JOB_STATE_CANCELLING);
+  cluster.Settle();
+  EXPECT_EQ(cluster.State("a"), v1::JOB_STATE_CANCELLED);
+}
+
+TEST_F(StepTest, StartingFromTheBeginningDespiteADurableCheckpointIsAFault) {
+  StartJob();
+  agent().Commit(cluster.Live("a"), 7);
+  Fault(1, v1::CAUSE_CLASS_PROCESS_KILLED);
+  cluster.disk->clear();  // somebody removed it
+  cluster.Sync("n1");
+  ASSERT_EQ(cluster.State("a"), v1::JOB_STATE_STARTING);
+  cluster.Sync("n1");
+  EXPECT_EQ(cluster.State("a"), v1::JOB_STATE_RECOVERING);
+  EXPECT_EQ(cluster.Job("a").attempts(1).end_cause().cause_class(), v1::CAUSE_CLASS_STORAGE);
+  EXPECT_THAT(cluster.Job("a").state_message(), HasSubstr("checkpoint of step 7"));
+}
+
+// --- RUNNING
+
+TEST_F(StepTest, RunningSucceedsWhenAllRanksCompleted) {
+  StartJob();
+  agent().Exit(cluster.Live("a"), 0, v1::RANK_OUTCOME_COMPLETED);
+  cluster.Report("n1");
+  EXPECT_EQ(cluster.State("a"), v1::JOB_STATE_RUNNING) << "one rank still lives";
+  Complete();
+  EXPECT_EQ(cluster.State("a"), v1::JOB_STATE_SUCCEEDED);
+  EXPECT_TRUE(cluster.Job("a").attempts(0).has_end_time());
+  cluster.Sync("n1");
+  EXPECT_FALSE(agent().Knows({"a", 1})) << "released";
+}
+
+TEST_F(StepTest, RunningSucceedsWhenARankDoesNotLeave) {
+  StartJob();
+  agent().Exit(cluster.Live("a"), 0, v1::RANK_OUTCOME_COMPLETED);
+  cluster.Report("n1");
+  cluster.state.nodes["n1"].lease_end = absl::InfiniteDuration();
+  cluster.Advance(cluster.state.options.exit_timeout);
+  cluster.Settle();
+  EXPECT_EQ(cluster.State("a"), v1::JOB_STATE_SUCCEEDED);
+}
+
+TEST_F(StepTest, RunningRecoversAfterAPrimaryFault) {
+  StartJob();
+  Fault(1, v1::CAUSE_CLASS_PROCESS_KILLED, "signal 9");
+  EXPECT_EQ(cluster.State("a"), v1::JOB_STATE_RECOVERING);
+  EXPECT_EQ(DesiredFor(cluster.state, "n1").assignments(0).phase(), v1::DESIRED_PHASE_STOPPED);
+  EXPECT_EQ(cluster.Job("a").attempts_size(), 1) << "no new attempt while rank 0 may live";
+}
+
+TEST_F(StepTest, TheFirstPrimaryCauseIsKept) {
+  StartJob();
+  Fault(0, v1::CAUSE_CLASS_NETWORK, "Connection closed by peer", true);
+  EXPECT_EQ(cluster.State("a"), v1::JOB_STATE_RECOVERING);
+  Fault(1, v1::CAUSE_CLASS_PROCESS_KILLED, "signal 9");
+  const v1::Attempt& attempt = cluster.Job("a").attempts(0);
+  EXPECT_EQ(attempt.end_cause().cause_class(), v1::CAUSE_CLASS_PROCESS_KILLED);
+  EXPECT_EQ(attempt.end_cause().rank(), 1);
+  ASSERT_EQ(attempt.secondary_causes_size(), 1);
+  EXPECT_EQ(attempt.secondary_causes(0).rank(), 0);
+}
+
+TEST_F(StepTest, ALaterPrimaryFaultDoesNotReplaceTheFirst) {
+  StartJob();
+  Fault(0, v1::CAUSE_CLASS_OOM, "out of memory");
+  Fault(1, v1::CAUSE_CLASS_CRASH, "segfault");
+  EXPECT_EQ(cluster.Job("a").attempts(0).end_cause().cause_class(), v1::CAUSE_CLASS_OOM);
+}
+
+TEST_F(StepTest, RunningPausesAndTakesCheckpointRequests) {
+  StartJob();
+  const Effects effects = cluster.Do(CheckpointJob{"a"});
+  EXPECT_EQ(effects.checkpoint_request, 1);
+  EXPECT_EQ(DesiredFor(cluster.state, "n1").assignments(0).checkpoint_requests(), 1);
+  cluster.Do(PauseJob{"a"});
+  EXPECT_EQ(cluster.State("a"), v1::JOB_STATE_PAUSING);
+  EXPECT_TRUE(DesiredFor(cluster.state, "n1").assignments(0).stop_requested());
+}
+
+TEST_F(StepTest, AnOutageShorterThanTheLeaseGoesUnnoticed) {
+  StartJob();
+  cluster.Disconnect("n1");
+  cluster.Advance(absl::Minutes(4));
+  EXPECT_EQ(cluster.State("a"), v1::JOB_STATE_RUNNING);
+  cluster.Reconnect("n1");
+  EXPECT_EQ(cluster.State("a"), v1::JOB_STATE_RUNNING);
+  EXPECT_EQ(cluster.Job("a").attempts_size(), 1);
+}
+
+TEST_F(StepTest, AnExpiredLeaseFreesTheJobForSpareSlots) {
+  StartJob();
+  cluster.Connect("n2", 2);
+  cluster.Disconnect("n1");
+  cluster.Do(AgentHeartbeat{"n2", 0});
+  cluster.Advance(absl::Minutes(5));
+  cluster.state.nodes["n2"].lease_end = absl::InfiniteDuration();
+  EXPECT_EQ(cluster.State("a"), v1::JOB_STATE_RUNNING);
+  cluster.Advance(cluster.state.options.lease_margin);
+  cluster.Settle();
+  EXPECT_EQ(cluster.State("a"), v1::JOB_STATE_RUNNING);
+  ASSERT_EQ(cluster.Job("a").attempts_size(), 2);
+  EXPECT_EQ(cluster.Job("a").attempts(0).end_cause().cause_class(), v1::CAUSE_CLASS_NODE_LOST);
+  EXPECT_EQ(cluster.Job("a").attempts(1).placements(0).node_id(), "n2");
+  // The lost node comes back with the old epoch: nothing there is wanted, and its slots are not used before it is gone.
+  cluster.Reconnect("n1");
+  EXPECT_EQ(DesiredFor(cluster.state, "n1").assignments_size(), 0);
+  cluster.Submit("b", TestSpec(2));
+  cluster.agents["n2"].Apply(DesiredFor(cluster.state, "n2"));
+  cluster.Report("n2");
+  EXPECT_EQ(cluster.State("b"), v1::JOB_STATE_QUEUED);
+  cluster.Settle();
+  EXPECT_EQ(cluster.State("b"), v1::JOB_STATE_RUNNING);
+}
+
+TEST_F(StepTest, ANodeThatForgotARunningAttemptLostIt) {
+  StartJob();
+  agent().Forget();
+  cluster.Reconnect("n1");
+  EXPECT_EQ(cluster.Job("a").attempts(0).end_cause().cause_class(), v1::CAUSE_CLASS_NODE_LOST);
+  cluster.Settle();
+  EXPECT_EQ(cluster.State("a"), v1::JOB_STATE_RUNNING);
+  EXPECT_EQ(cluster.Job("a").attempts_size(), 2);
+}
+
+// --- PAUSING
+
+TEST_F(StepTest, PausingPausesWhenAllRanksStopped) {
+  StartJob();
+  cluster.Do(PauseJob{"a"});
+  agent().Commit(cluster.Live("a"), 7);
+  cluster.Sync("n1");
+  EXPECT_EQ(cluster.State("a"), v1::JOB_STATE_PAUSED);
+  EXPECT_EQ(cluster.Job("a").state_message(), "paused at step 7");
+  EXPECT_TRUE(cluster.Do(PauseJob{"a"}).status.ok()) << "asks for what is so";
+  EXPECT_TRUE(HeldSlots(cluster.state).empty());
+}
+
+TEST_F(StepTest, PausingSucceedsAtTheLastStep) {
+  StartJob();
+  cluster.Do(PauseJob{"a"});
+  Complete();
+  EXPECT_EQ(cluster.State("a"), v1::JOB_STATE_SUCCEEDED);
+}
+
+TEST_F(StepTest, PausingEndsPausedAtTheLastGoodCheckpointAfterAFault) {
+  StartJob();
+  agent().Commit(cluster.Live("a"), 5);
+  cluster.Do(PauseJob{"a"});
+  Fault(0, v1::CAUSE_CLASS_STORAGE, "no space left");
+  EXPECT_EQ(cluster.State("a"), v1::JOB_STATE_PAUSING);
+  cluster.Settle();
+  EXPECT_EQ(cluster.State("a"), v1::JOB_STATE_PAUSED);
+  EXPECT_THAT(cluster.Job("a").state_message(), HasSubstr("paused at step 5; a fault ended the attempt"));
+}
+
+TEST_F(StepTest, PausingGoesOnRunningWhenItsDeadlineHasPassed) {
+  StartJob();
+  agent().stops_as_asked = false;
+  cluster.Do(PauseJob{"a"});
+  cluster.Settle();
+  cluster.state.nodes["n1"].lease_end = absl::InfiniteDuration();
+  cluster.Advance(absl::Seconds(600));
+  EXPECT_EQ(cluster.State("a"), v1::JOB_STATE_RUNNING);
+  EXPECT_EQ(cluster.Job("a").state_reason(), "PauseTimedOut");
+  EXPECT_FALSE(DesiredFor(cluster.state, "n1").assignments(0).stop_requested());
+  // The ranks had agreed to stop before they heard of it: that is the pause the user asked for.
+  agent().Exit(cluster.Live("a"), 0, v1::RANK_OUTCOME_STOPPED);
+  agent().Exit(cluster.Live("a"), 1, v1::RANK_OUTCOME_STOPPED);
+  cluster.Report("n1");
+  EXPECT_EQ(cluster.State("a"), v1::JOB_STATE_PAUSED);
+}
+
+TEST_F(StepTest, DrainingPutsJobsBackIntoTheQueue) {
+  StartJob();
+  cluster.Do(Drain{});
+  EXPECT_EQ(cluster.State("a"), v1::JOB_STATE_PAUSING);
+  cluster.Settle();
+  EXPECT_EQ(cluster.State("a"), v1::JOB_STATE_QUEUED);
+  EXPECT_EQ(cluster.Job("a").attempts_size(), 1) << "nothing starts while draining";
+}
+
+TEST_F(StepTest, DrainingDoesNotWaitForEver) {
+  StartJob();
+  agent().stops_as_asked = false;
+  cluster.Do(Drain{});
+  cluster.Settle();
+  cluster.Advance(cluster.state.options.drain_timeout);
+  cluster.Settle();
+  EXPECT_EQ(cluster.State("a"), v1::JOB_STATE_QUEUED);
+}
+
+// --- PAUSED
+
+TEST_F(StepTest, PausedResumesWithAnotherLayout) {
+  StartJob();
+  cluster.Do(PauseJob{"a"});
+  agent().Commit(cluster.Live("a"), 7);
+  cluster.Sync("n1");
+  EXPECT_TRUE(cluster.Do(ResumeJob{.id = "a", .spec = TestSpec(1), .changed = true}).status.ok());
+  EXPECT_EQ(cluster.State("a"), v1::JOB_STATE_QUEUED);
+  cluster.Settle();
+  ASSERT_EQ(cluster.State("a"), v1::JOB_STATE_RUNNING);
+  const v1::Attempt& attempt = cluster.Job("a").attempts(1);
+  EXPECT_EQ(attempt.epoch(), 2);
+  EXPECT_EQ(attempt.world_size(), 1);
+  EXPECT_TRUE(attempt.resumed());
+  EXPECT_EQ(attempt.resumed_from_step(), 7);
+  ASSERT_EQ(cluster.Job("a").lineage_size(), 2);
+  EXPECT_EQ(cluster.Job("a").lineage(1).from_epoch(), 1);
+  EXPECT_EQ(cluster.Job("a").lineage(1).from_step(), 7);
+}
+
+TEST_F(StepTest, PausedCancels) {
+  cluster.Submit("a", TestSpec());
+  cluster.Do(PauseJob{"a"});
+  cluster.Do(CancelJob{"a"});
+  EXPECT_EQ(cluster.State("a"), v1::JOB_STATE_CANCELLED);
+}
+
+TEST_F(StepTest, ResumeWithChangesNeedsAPausedJob) {
+  StartJob();
+  EXPECT_TRUE(cluster.Do(ResumeJob{.id = "a", .spec = TestSpec(2)}).status.ok());
+  EXPECT_THAT(cluster.Do(ResumeJob{.id = "a", .spec = TestSpec(1), .changed = true}).status,
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("it is RUNNING; pause it first")));
+  cluster.Do(PauseJob{"a"});
+  EXPECT_THAT(cluster.Do(ResumeJob{.id = "a", .spec = TestSpec(2)}).status,
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("PAUSING")));
+}
+
+// --- RECOVERING
+
+TEST_F(StepTest, RecoveringStartsAgainOnTheSameSlots) {
+  StartJob();
+  Progress(10);
+  Fault(1, v1::CAUSE_CLASS_PROCESS_KILLED);
+  cluster.Settle();
+  ASSERT_EQ(cluster.State("a"), v1::JOB_STATE_RUNNING);
+  ASSERT_EQ(cluster.Job("a").attempts_size(), 2);
+  EXPECT_EQ(cluster.Job("a").attempts(1).epoch(), 2);
+  EXPECT_EQ(cluster.Job("a").attempts(1).placements(1).slot(), cluster.Job("a").attempts(0).placements(1).slot());
+  EXPECT_EQ(cluster.Job("a").restarts(), 1);
+}
+
+TEST_F(StepTest, RecoveringWaitsInTheQueueWhenItsSlotsAreGone) {
+  cluster.Connect("n1", 1);
+  cluster.Connect("n2", 1);
+  cluster.Submit("a", TestSpec(2));
+  cluster.Settle();
+  ASSERT_EQ(cluster.State("a"), v1::JOB_STATE_RUNNING);
+  cluster.Disconnect("n2");
+  Fault(0, v1::CAUSE_CLASS_PROCESS_KILLED);
+  cluster.Sync("n1");
+  EXPECT_EQ(cluster.State("a"), v1::JOB_STATE_RECOVERING) << "n2 may still run rank 1";
+  cluster.agents["n2"].Exit(cluster.Live("a"), 1, v1::RANK_OUTCOME_FAULT, v1::CAUSE_CLASS_NETWORK, "reset by peer");
+  cluster.Reconnect("n2");
+  cluster.Sync("n2");
+  EXPECT_EQ(cluster.State("a"), v1::JOB_STATE_STARTING);
+}
+
+TEST_F(StepTest, RecoveringFailsWhenTheBudgetOfItsCauseIsSpent) {
+  StartJob();
+  for (int restart = 1; restart <= 3; ++restart) {
+    Progress(10 * restart);
+    Fault(0, v1::CAUSE_CLASS_CRASH, "segfault");
+    cluster.Settle();
+    ASSERT_EQ(cluster.State("a"), v1::JOB_STATE_RUNNING) << restart;
+  }
+  Progress(40);
+  Fault(1, v1::CAUSE_CLASS_PROCESS_KILLED, "signal 9");  // another cause, another budget
+  cluster.Settle();
+  ASSERT_EQ(cluster.State("a"), v1::JOB_STATE_RUNNING);
+  Progress(50);
+  Fault(0, v1::CAUSE_CLASS_CRASH, "segfault");
+  cluster.Settle();
+  EXPECT_EQ(cluster.State("a"), v1::JOB_STATE_FAILED);
+  EXPECT_EQ(cluster.Job("a").state_reason(), "RestartBudgetSpent");
+  EXPECT_THAT(cluster.Job("a").state_message(), HasSubstr("max_user_error_restarts"));
+}
+
+TEST_F(StepTest, RecoveringFailsAtOnceForWhatARestartCannotHelp) {
+  for (const v1::CauseClass cause : {v1::CAUSE_CLASS_USER_ERROR, v1::CAUSE_CLASS_NUMERIC, v1::CAUSE_CLASS_DATA}) {
+    cluster = TestCluster();
+    StartJob();
+    Fault(0, cause, "bad");
+    cluster.Settle();
+    EXPECT_EQ(cluster.State("a"), v1::JOB_STATE_FAILED);
+    EXPECT_EQ(cluster.Job("a").failure().cause_class(), cause);
+  }
+}
+
+TEST_F(StepTest, RecoveringFailsWithoutProgress) {
+  StartJob();
+  cluster.state.nodes["n1"].lease_end = absl::InfiniteDuration();
+  int restarts = 0;
+  while (cluster.State("a") != v1::JOB_STATE_FAILED) {
+    ASSERT_LT(++restarts, 20);
+    Fault(0, v1::CAUSE_CLASS_PROCESS_KILLED);
+    cluster.Settle();
+    cluster.state.nodes["n1"].lease_end = absl::InfiniteDuration();
+    cluster.Advance(cluster.state.options.max_backoff);
+    cluster.Settle();
+  }
+  EXPECT_EQ(cluster.Job("a").state_reason(), "NoProgress");
+  EXPECT_EQ(cluster.Job("a").attempts_size(), 5);
+}
+
+TEST_F(StepTest, RecoveringPausesAndCancels) {
+  StartJob();
+  agent().ends_when_stopped = false;
+  Fault(1, v1::CAUSE_CLASS_PROCESS_KILLED);
+  cluster.Do(PauseJob{"a"});
+  EXPECT_EQ(cluster.State("a"), v1::JOB_STATE_PAUSING);
+  agent().ends_when_stopped = true;
+  cluster.Settle();
+  EXPECT_EQ(cluster.State("a"), v1::JOB_STATE_PAUSED);
+
+  cluster = TestCluster();
+  StartJob();
+  Fault(1, v1::CAUSE_CLASS_PROCESS_KILLED);
+  cluster.Do(CancelJob{"a"});
+  EXPECT_EQ(cluster.State("a"), v1::JOB_STATE_CANCELLING);
+  cluster.Settle();
+  EXPECT_EQ(cluster.State("a"), v1::JOB_STATE_CANCELLED);
+}
+
+// --- CANCELLING and the final states
+
+TEST_F(StepTest, CancellingWaitsUntilAllWorkersAreGone) {
+  StartJob();
+  agent().ends_when_stopped = false;
+  cluster.Do(CancelJob{"a"});
+  cluster.Settle();
+  EXPECT_EQ(cluster.State("a"), v1::JOB_STATE_CANCELLING);
+  EXPECT_TRUE(cluster.Do(CancelJob{"a"}).status.ok());
+  EXPECT_THAT(cluster.Do(PauseJob{"a"}).status, StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("CANCELLING")));
+  agent().ends_when_stopped = true;
+  cluster.Settle();
+  EXPECT_EQ(cluster.State("a"), v1::JOB_STATE_CANCELLED);
+}
+
+TEST_F(StepTest, CancellingDoesNotNeedAnAgentThatNeverHeardOfTheAttempt) {
+  cluster.Connect("n1", 2);
+  cluster.Submit("a", TestSpec(2));
+  cluster.Sync("n1");  // passes the preflight, and the attempt is placed
+  ASSERT_EQ(cluster.State("a"), v1::JOB_STATE_STARTING);
+  cluster.Do(CancelJob{"a"});
+  agent().Forget();
+  cluster.Report("n1");
+  EXPECT_EQ(cluster.State("a"), v1::JOB_STATE_CANCELLING) << "it may not have read that nothing must run";
+  cluster.Do(AgentHeartbeat{"n1", cluster.state.nodes["n1"].desired_revision});
+  EXPECT_EQ(cluster.State("a"), v1::JOB_STATE_CANCELLED);
+}
+
+TEST_F(StepTest, FinalStatesRefuseEveryVerb) {
+  StartJob();
+  Complete();
+  for (const Event& verb : {Event(PauseJob{"a"}), Event(ResumeJob{.id = "a"}), Event(CancelJob{"a"}),
+                            Event(CheckpointJob{"a"})}) {
+    EXPECT_THAT(cluster.Do(verb).status,
+                StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("it is SUCCEEDED")));
+  }
+  cluster.Settle();
+  cluster.Advance(absl::Hours(1));
+  EXPECT_EQ(cluster.State("a"), v1::JOB_STATE_SUCCEEDED);
+}
+
+TEST_F(StepTest, VerbsNameAnUnknownJobAndAStaleEtag) {
+  EXPECT_THAT(cluster.Do(PauseJob{"x"}).status, StatusIs(absl::StatusCode::kNotFound, HasSubstr("x")));
+  cluster.Submit("a", TestSpec());
+  EXPECT_THAT(cluster.Do(PauseJob{"a", "r0"}).status, StatusIs(absl::StatusCode::kAborted, HasSubstr("etag")));
+  EXPECT_TRUE(cluster.Do(PauseJob{"a", cluster.Job("a").etag()}).status.ok());
+}
+
+// --- a restart of the coordinator
+
+TEST_F(StepTest, ARestartOfTheCoordinatorIsNoticedByNobody) {
+  StartJob();
+  cluster.Submit("b", TestSpec(2));
+  cluster.Submit("c", TestSpec(2));
+  cluster.Settle();
+  ClusterState restored;
+  restored.revision = cluster.state.revision;
+  for (const auto& [id, entry] : cluster.state.jobs) {
+    JobEntry& copy = restored.jobs[id];
+    copy.job = entry.job;
+    copy.submit_sequence = entry.submit_sequence;
+    copy.next_epoch = entry.next_epoch;
+    copy.preflight = entry.preflight;
+  }
+  cluster.state = restored;
+  RestoreAfterRestart(cluster.state, cluster.now);
+  cluster.Advance(absl::Seconds(1));
+  EXPECT_EQ(cluster.State("a"), v1::JOB_STATE_RUNNING);
+  cluster.Reconnect("n1");
+  cluster.Settle();
+  EXPECT_EQ(cluster.State("a"), v1::JOB_STATE_RUNNING);
+  EXPECT_EQ(cluster.Job("a").attempts_size(), 1);
+  Complete();
+  cluster.Settle();
+  EXPECT_EQ(cluster.State("a"), v1::JOB_STATE_SUCCEEDED);
+  EXPECT_EQ(cluster.State("b"), v1::JOB_STATE_RUNNING) << "in the old order";
+  EXPECT_EQ(cluster.State("c"), v1::JOB_STATE_QUEUED);
+}
+
+}  // namespace
+}  // namespace slipway::server::core
