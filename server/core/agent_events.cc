@@ -151,9 +151,9 @@ void Transition::TakeCheckpoints(JobEntry& entry, const v1::ObservedAssignment& 
       continue;
     }
     if (it != known.end()) continue;
-    // A checkpoint comes from a rank that was ready, whether or not we saw it.
     if (v1::Attempt* attempt = LiveAttempt(entry); attempt != nullptr && !attempt->has_ready_time()) {
-      AddLineage(entry, *attempt);
+      if (ForgetsCheckpoints(entry)) continue;  // no part of the run
+      AddLineage(entry, *attempt);              // it was ready, whether or not we saw it
     }
     v1::Checkpoint& added = *known.Add();
     added = checkpoint;

@@ -57,6 +57,10 @@ void Transition::Evaluate(JobEntry& entry) {
   if ((entry.stopping && AllGone(entry, *attempt)) || AllExited(entry)) EndAttempt(entry, *attempt);
 }
 
+bool Transition::ForgetsCheckpoints(const JobEntry& entry) {
+  return !entry.ranks[0].observed.resumed() && entry.job.checkpoints_size() > 0;
+}
+
 void Transition::EvaluateReady(JobEntry& entry, v1::Attempt& attempt) {
   if (attempt.has_ready_time() || entry.stopping) return;
   const v1::ObservedRank& first = entry.ranks[0].observed;
@@ -79,7 +83,7 @@ void Transition::EvaluateReady(JobEntry& entry, v1::Attempt& attempt) {
                                    rank.observed.start_step(), " with spec ", rank.observed.spec_hash()));
     return TakeFault(entry, attempt, std::move(cause));
   }
-  if (!first.resumed() && entry.job.checkpoints_size() > 0) {  // never throw away what was durable without a word
+  if (ForgetsCheckpoints(entry)) {  // never throw away what was durable without a word
     const v1::Checkpoint& newest = entry.job.checkpoints(entry.job.checkpoints_size() - 1);
     v1::Cause cause;
     cause.set_cause_class(v1::CAUSE_CLASS_STORAGE);

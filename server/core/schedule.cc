@@ -8,11 +8,16 @@
 namespace slipway::server::core {
 namespace {
 
+// What a node that has just connected still runs is not known.
+bool IsUsable(const NodeEntry& entry) {
+  return entry.node.state() == v1::NODE_STATE_CONNECTED && entry.reported;
+}
+
 // A node that can look at the job's files: one with slots of its kind where there is one. A node does one at a time.
 std::string NodeForPreflight(const ClusterState& state, v1::DeviceKind kind, const std::set<std::string>& busy) {
   std::string any;
   for (const auto& [id, entry] : state.nodes) {
-    if (entry.node.state() != v1::NODE_STATE_CONNECTED || busy.contains(id)) continue;
+    if (!IsUsable(entry) || busy.contains(id)) continue;
     const auto& slots = entry.node.slots();
     if (std::any_of(slots.begin(), slots.end(), [&](const v1::Slot& slot) { return slot.kind() == kind; })) return id;
     if (any.empty()) any = id;
@@ -26,7 +31,7 @@ void Transition::Schedule() {
   if (state_.draining || state_.waiting.empty()) return;
   std::set<std::string> busy;
   int connected = 0;
-  for (const auto& [id, entry] : state_.nodes) connected += entry.node.state() == v1::NODE_STATE_CONNECTED ? 1 : 0;
+  for (const auto& [id, entry] : state_.nodes) connected += IsUsable(entry) ? 1 : 0;
   if (connected == 0) return;
   for (const std::string& id : state_.active) {
     const JobEntry& entry = state_.jobs.at(id);

@@ -208,6 +208,10 @@ TEST_F(StepTest, StartingFromTheBeginningDespiteADurableCheckpointIsAFault) {
   EXPECT_EQ(cluster.State("a"), v1::JOB_STATE_RECOVERING);
   EXPECT_EQ(cluster.Job("a").attempts(1).end_cause().cause_class(), v1::CAUSE_CLASS_STORAGE);
   EXPECT_THAT(cluster.Job("a").state_message(), HasSubstr("checkpoint of step 7"));
+  agent().Commit(cluster.Live("a"), 3);  // it saved before it was gone
+  cluster.Settle();
+  EXPECT_EQ(cluster.Job("a").checkpoints_size(), 1);
+  EXPECT_EQ(cluster.Job("a").lineage_size(), 1);
 }
 
 // --- RUNNING

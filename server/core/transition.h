@@ -59,6 +59,7 @@ class Transition {
   // attempt.cc
   void StartAttempt(JobEntry& entry, const std::vector<v1::RankPlacement>& placements);
   void Evaluate(JobEntry& entry);          // after new observations
+  static bool ForgetsCheckpoints(const JobEntry& entry);  // the attempt would start over
   void EvaluateReady(JobEntry& entry, v1::Attempt& attempt);
   void EvaluateExits(JobEntry& entry, v1::Attempt& attempt);
   void TakeFault(JobEntry& entry, v1::Attempt& attempt, v1::Cause cause);
