@@ -104,7 +104,7 @@ class SlipwaydTest : public ::testing::Test {
       if (!file) continue;
       const auto addresses = nlohmann::json::parse(file);
       EXPECT_EQ(addresses["pid"], child.pid());
-      return addresses["grpc"];
+      return addresses["grpc_address"];
     }
     return "";
   }

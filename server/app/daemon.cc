@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/posix_file_system.h"
@@ -20,6 +21,7 @@ namespace {
 
 constexpr char kLockFile[] = "slipwayd.lock";
 constexpr char kAddressFile[] = "slipwayd.json";
+constexpr char kAgentDirectory[] = "agent";
 constexpr absl::Duration kKeepMetrics = absl::Hours(24 * 30);
 constexpr absl::Duration kRpcDeadline = absl::Seconds(5);
 constexpr absl::Duration kAgentGrace = absl::Seconds(20);
@@ -76,7 +78,6 @@ absl::Status Daemon::Serve() {
   coordinator_ =
       std::make_unique<rpc::Coordinator>(coordinator, store_.get(), metrics_.get(), &clock_, &telemetry_);
   rpc::RpcServerOptions options;
-  options.listen = flags_.listen;
   options.version = SLIPWAY_VERSION;
   options.submit = {.allowed_roots = flags_.allow_roots, .output_root = flags_.output_root};
   options.agents.agent_lease = absl::Seconds(flags_.agent_lease_seconds);
@@ -89,14 +90,24 @@ absl::Status Daemon::Serve() {
                               .unready_reason = [this] { return coordinator_->unready_reason(); }});
   SLIPWAY_RETURN_IF_ERROR(http_->Start());
   rpc_->set_http_address(http_->address());
-  return rpc_->Start();
+  return StartRpc();
+}
+
+absl::Status Daemon::StartRpc() {
+  // An agent that outlived its coordinator knows one address: with a free choice of the port, that one is taken again.
+  const bool any_port = absl::EndsWith(flags_.listen, ":0");
+  if (flags_.local.has_value() && any_port) {
+    const std::optional<RunningAgent> agent = FindRunningAgent(JoinPath(flags_.data_dir, kAgentDirectory));
+    if (agent.has_value() && rpc_->Start(agent->coordinator).ok()) return absl::OkStatus();
+  }
+  return rpc_->Start(flags_.listen);
 }
 
 absl::Status Daemon::WriteAddresses() {
   const nlohmann::json addresses = {{"pid", ::getpid()},
                                     {"version", SLIPWAY_VERSION},
-                                    {"grpc", rpc_->address()},
-                                    {"http", http_->address()}};
+                                    {"grpc_address", rpc_->address()},
+                                    {"http_address", http_->address()}};
   return PosixFileSystem().WriteFileAtomically(JoinPath(flags_.data_dir, kAddressFile),
                                                absl::StrCat(addresses.dump(2), "\n"));
 }
@@ -104,7 +115,7 @@ absl::Status Daemon::WriteAddresses() {
 absl::Status Daemon::StartAgent(const std::string& binary_dir) {
   LocalAgentOptions options;
   options.binary = JoinPath(binary_dir, "slipway-agent");
-  options.state_dir = JoinPath(flags_.data_dir, "agent");
+  options.state_dir = JoinPath(flags_.data_dir, kAgentDirectory);
   options.coordinator = rpc_->address();
   options.node = *flags_.local;
   options.allow_roots = flags_.allow_roots;

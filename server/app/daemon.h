@@ -44,6 +44,7 @@ class Daemon {
   absl::Status Open();
   absl::Status Serve();
   absl::Status StartAgent(const std::string& binary_dir);
+  absl::Status StartRpc();
   absl::Status WriteAddresses();
   void DrainJobs(const std::function<int()>& hurry);
   std::vector<prometheus::MetricFamily> Metrics();

@@ -3,6 +3,7 @@
 #include <csignal>
 
 #include <algorithm>
+#include <fstream>
 #include <string>
 #include <thread>
 
@@ -48,20 +49,38 @@ absl::Status LocalAgent::Start() {
   return Spawn();
 }
 
-bool LocalAgent::Adopt() {
+std::optional<RunningAgent> FindRunningAgent(const std::string& state_dir) {
   PosixFileSystem files;
-  const std::string path = JoinPath(options_.state_dir, kAgentLockFile);
+  const std::string path = JoinPath(state_dir, kAgentLockFile);
   {
     const auto lock = files.Lock(path);
-    if (lock.ok()) return false;  // nobody there; released again at once
+    if (lock.ok() || absl::IsNotFound(lock.status())) return std::nullopt;  // nobody there; released again at once
   }
   const absl::StatusOr<std::string> text = files.ReadFile(path, 64);
   int pid = 0;
-  if (!text.ok() || !absl::SimpleAtoi(absl::StripAsciiWhitespace(*text), &pid)) return false;
+  if (!text.ok() || !absl::SimpleAtoi(absl::StripAsciiWhitespace(*text), &pid)) return std::nullopt;
   const absl::StatusOr<ProcessIdentity> identity = IdentifyProcess(pid);
-  if (!identity.ok() || !IsRunning(*identity)) return false;
-  adopted_ = *identity;
-  spdlog::info("the agent of an earlier slipwayd still runs (process {}); going on with it", pid);
+  if (!identity.ok() || !IsRunning(*identity)) return std::nullopt;
+  RunningAgent agent{.identity = *identity};
+  std::ifstream command(absl::StrCat("/proc/", pid, "/cmdline"));
+  std::string argument;
+  while (std::getline(command, argument, '\0')) {
+    if (argument == "--coordinator") std::getline(command, agent.coordinator, '\0');
+  }
+  return agent;
+}
+
+bool LocalAgent::Adopt() {
+  const std::optional<RunningAgent> agent = FindRunningAgent(options_.state_dir);
+  if (!agent.has_value()) return false;
+  adopted_ = agent->identity;
+  if (agent->coordinator == options_.coordinator) {
+    spdlog::info("the agent of an earlier slipwayd still runs (process {}); going on with it", agent->identity.pid);
+  } else {
+    spdlog::warn("an agent of an earlier slipwayd (process {}) looks for it at {}; ending it: it saves its jobs first",
+                 agent->identity.pid, agent->coordinator);
+    SignalProcess(agent->identity, SIGTERM).IgnoreError();  // it may have gone by itself
+  }
   return true;
 }
 

@@ -25,6 +25,13 @@ struct LocalAgentOptions {
   std::string log_level;
 };
 
+struct RunningAgent {
+  ProcessIdentity identity;
+  std::string coordinator;  // the address that it was started with
+};
+// The agent that holds the state directory, if one does.
+std::optional<RunningAgent> FindRunningAgent(const std::string& state_dir);
+
 class LocalAgent {
  public:
   LocalAgent(LocalAgentOptions options, Clock* clock) : options_(std::move(options)), clock_(clock) {}

@@ -203,8 +203,10 @@ void Transition::AddLineage(JobEntry& entry, v1::Attempt& attempt) {
 void Transition::On(const AgentMetrics& event) {
   JobEntry* entry = Find(event.batch.job_id());
   if (entry == nullptr) return;
-  const v1::Attempt* attempt = LiveAttempt(*entry);
-  if (attempt == nullptr || attempt->epoch() != event.batch.epoch()) return;
+  // The last records may come after the end of the attempt.
+  const int attempts = entry->job.attempts_size();
+  if (attempts == 0 || entry->job.attempts(attempts - 1).epoch() != event.batch.epoch()) return;
+  if (IsFinal(entry->job.state())) effects_.jobs.insert(entry->job.id());
   v1::JobProgress& progress = *entry->job.mutable_progress();
   for (const v1::MetricRecord& record : event.batch.records()) {
     if (record.has_eval()) *progress.mutable_last_eval_metrics() = record.eval();

@@ -20,6 +20,7 @@ namespace {
 constexpr size_t kRoundLimit = 512;     // pieces of work in one commit
 constexpr size_t kRecentEvents = 4096;  // kept in memory for watchers
 constexpr absl::Duration kRetryInterval = absl::Seconds(1);
+constexpr absl::Duration kLastMetrics = absl::Seconds(1);  // a stream of metrics ends so long after its job
 
 }  // namespace
 
@@ -187,6 +188,11 @@ void Coordinator::OnTick(const core::Now& now) {
     sink_->RenewLeases();
     ExpireRequests(now.wall);
     CompactEvents();
+    std::erase_if(ending_, [&](const auto& job) {
+      if (now.monotonic < job.first) return false;
+      metric_hub_.Close(job.second);
+      return true;
+    });
   }
   if (now.monotonic >= next_bookmark_) {
     next_bookmark_ = now.monotonic + options_.bookmark_interval;
@@ -257,7 +263,8 @@ void Coordinator::PublishCommitted() {
   for (const v1::JobEvent& event : committed.events) {
     recent_.push_back(event);
     if (recent_.size() > kRecentEvents) recent_.pop_front();
-    if (core::IsFinal(event.state())) metric_hub_.Close(event.job_id());
+    // The last metrics may come after the report that the ranks have left.
+    if (core::IsFinal(event.state())) ending_.emplace_back(clock_->MonotonicNow() + kLastMetrics, event.job_id());
   }
   for (const std::string& node : committed.publish) sink_->Publish(node, core::DesiredFor(state_, node));
   if (!committed.events.empty()) watchers_.Notify(Wake::kNews);

@@ -163,6 +163,7 @@ class Coordinator {
   absl::Duration next_retry_;
   int64_t event_count_ = 0;
   bool draining_ = false;
+  std::vector<std::pair<absl::Duration, std::string>> ending_;  // jobs whose last metrics may still come, and until when
 
   Wakeups watchers_;
   MetricHub metric_hub_;

@@ -73,13 +73,13 @@ RpcServer::RpcServer(RpcServerOptions options, Coordinator* coordinator, Clock* 
 
 RpcServer::~RpcServer() { Shutdown(absl::Seconds(1)); }
 
-absl::Status RpcServer::Start() {
+absl::Status RpcServer::Start(const std::string& listen) {
   grpc::EnableDefaultHealthCheckService(true);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   grpc::ServerBuilder builder;
   SetTransport(builder);
   int port = 0;
-  builder.AddListeningPort(options_.listen, grpc::InsecureServerCredentials(), &port);
+  builder.AddListeningPort(listen, grpc::InsecureServerCredentials(), &port);
   for (grpc::Service* service : std::initializer_list<grpc::Service*>{&agents_, &jobs_, &nodes_, &checkpoints_,
                                                                       &metrics_, &log_service_, &admin_}) {
     builder.RegisterService(service);
@@ -90,11 +90,11 @@ absl::Status RpcServer::Start() {
   server_ = builder.BuildAndStart();
   if (server_ == nullptr || port == 0) {
     server_ = nullptr;
-    return absl::UnavailableError(absl::StrCat("cannot listen on ", options_.listen,
+    return absl::UnavailableError(absl::StrCat("cannot listen on ", listen,
                                                ": is the address right, and free? (--listen)"));
   }
-  const size_t colon = options_.listen.rfind(':');
-  address_ = absl::StrCat(options_.listen.substr(0, colon), ":", port);
+  const size_t colon = listen.rfind(':');
+  address_ = absl::StrCat(listen.substr(0, colon), ":", port);
   SetReady(true);
   return absl::OkStatus();
 }

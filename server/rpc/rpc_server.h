@@ -20,7 +20,6 @@
 namespace slipway::server::rpc {
 
 struct RpcServerOptions {
-  std::string listen = "127.0.0.1:7670";  // port 0: any
   std::string version;
   SubmitOptions submit;
   AgentSessionOptions agents;
@@ -34,8 +33,9 @@ class RpcServer {
 
   // The coordinator's sink; valid as long as the server.
   DesiredSink* sink() { return &agents_; }
-  // Binds; calls are answered from now on. Unavailable when the address is taken.
-  absl::Status Start();
+  // Binds "host:port" (port 0: any); calls are answered from now on. Unavailable when the address is taken; may then be
+  // called again with another one.
+  absl::Status Start(const std::string& listen);
   // "127.0.0.1:7670", with the port that was bound.
   const std::string& address() const { return address_; }
   void set_http_address(const std::string& address) { admin_.set_http_address(address); }

@@ -569,13 +569,10 @@ TEST_F(RpcTest, SubmitsAreRefusedBeforeTheDiskIsFull) {
 }
 
 TEST_F(RpcTest, ASecondServerOnThePortFails) {
-  TestServer second("rpc_second");
-  RpcServerOptions options = server_.server_options;
-  options.listen = server_.server->address();
   RealClock clock;
   core::NoTelemetry telemetry;
-  RpcServer other(options, server_.coordinator.get(), &clock, &telemetry);
-  EXPECT_THAT(other.Start(), slipway::testing::StatusIs(absl::StatusCode::kUnavailable, HasSubstr("cannot listen")));
+  RpcServer other(server_.server_options, server_.coordinator.get(), &clock, &telemetry);
+  EXPECT_THAT(other.Start(server_.server->address()), slipway::testing::StatusIs(absl::StatusCode::kUnavailable, HasSubstr("cannot listen")));
 }
 
 }  // namespace

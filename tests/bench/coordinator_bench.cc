@@ -62,7 +62,7 @@ class Server {
     child_ = *std::move(child);
     while (!std::filesystem::exists(directory_ / "slipwayd.json")) absl::SleepFor(absl::Milliseconds(1));
     std::ifstream file(directory_ / "slipwayd.json");
-    address_ = nlohmann::json::parse(file)["grpc"];
+    address_ = nlohmann::json::parse(file)["grpc_address"];
     grpc::ClientContext context;
     v1::ListJobsResponse response;
     const grpc::Status status = Stub()->ListJobs(&context, {}, &response);

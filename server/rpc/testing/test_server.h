@@ -26,7 +26,6 @@ class TestServer {
     std::filesystem::remove_all(directory_);
     coordinator_options.data_dir = directory_.string();
     coordinator_options.tick = absl::Milliseconds(20);
-    server_options.listen = "127.0.0.1:0";
     server_options.version = "test";
     server_options.submit.output_root = "/out";
     server_options.agents.silence = absl::Minutes(1);
@@ -47,7 +46,7 @@ class TestServer {
     coordinator = std::make_unique<Coordinator>(coordinator_options, store_.get(), metrics_.get(), &clock_, &telemetry_);
     server = std::make_unique<RpcServer>(server_options, coordinator.get(), &clock_, &telemetry_);
     ASSERT_OK(coordinator->Start(server->sink()));
-    ASSERT_OK(server->Start());
+    ASSERT_OK(server->Start("127.0.0.1:0"));
     channel = grpc::CreateChannel(server->address(), grpc::InsecureChannelCredentials());
     jobs = v1::JobService::NewStub(channel);
   }
