@@ -1,4 +1,5 @@
-// slipwayd as a process: its command line, its data directory and its end. Children are waited for and never left behind.
+// slipwayd as a process: its command line, its data directory and its end. Children are waited for and never left
+// behind.
 #include <gmock/gmock.h>
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
@@ -76,9 +77,9 @@ TEST(LocalAgentTest, CoresAreShared) {
 
 class SlipwaydTest : public ::testing::Test {
  protected:
-  SlipwaydTest() : directory_(std::filesystem::path(::testing::TempDir()) /
-                              (std::string("slipwayd_") +
-                               ::testing::UnitTest::GetInstance()->current_test_info()->name())) {
+  SlipwaydTest()
+      : directory_(std::filesystem::path(::testing::TempDir()) /
+                   (std::string("slipwayd_") + ::testing::UnitTest::GetInstance()->current_test_info()->name())) {
     std::filesystem::remove_all(directory_);
     std::filesystem::create_directories(directory_);
   }
@@ -88,8 +89,8 @@ class SlipwaydTest : public ::testing::Test {
     std::filesystem::remove(directory_ / "slipwayd.json");
     const std::string binary = absl::StrCat(std::getenv("SLIPWAY_BIN_DIR"), "/slipwayd");
     SpawnOptions spawn;
-    spawn.argv = {binary,   "--data-dir",  directory_.string(), "--listen", "127.0.0.1:0",
-                  "--http", "127.0.0.1:0", "--log-file",        (directory_ / "log").string()};
+    spawn.argv = {binary,        "--data-dir", directory_.string(),          "--listen", "127.0.0.1:0", "--http",
+                  "127.0.0.1:0", "--log-file", (directory_ / "log").string()};
     spawn.new_session = true;
     spawn.parent_death_signal = SIGKILL;
     absl::StatusOr<Subprocess> child = Subprocess::Spawn(spawn);

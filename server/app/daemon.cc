@@ -75,8 +75,7 @@ absl::Status Daemon::Serve() {
   rpc::CoordinatorOptions coordinator;
   coordinator.core.agent_lease = absl::Seconds(flags_.agent_lease_seconds);
   coordinator.data_dir = flags_.data_dir;
-  coordinator_ =
-      std::make_unique<rpc::Coordinator>(coordinator, store_.get(), metrics_.get(), &clock_, &telemetry_);
+  coordinator_ = std::make_unique<rpc::Coordinator>(coordinator, store_.get(), metrics_.get(), &clock_, &telemetry_);
   rpc::RpcServerOptions options;
   options.version = SLIPWAY_VERSION;
   options.submit = {.allowed_roots = flags_.allow_roots, .output_root = flags_.output_root};

@@ -24,8 +24,8 @@ namespace slipway::server::app {
 
 class Daemon {
  public:
-  // Serves when this returns OK; the addresses are in <data dir>/slipwayd.json. FailedPrecondition when another slipwayd
-  // has the data directory, naming its pid and the path.
+  // Serves when this returns OK; the addresses are in <data dir>/slipwayd.json. FailedPrecondition when another
+  // slipwayd has the data directory, naming its pid and the path.
   static absl::StatusOr<std::unique_ptr<Daemon>> Start(const Flags& flags, const std::string& binary_dir);
   ~Daemon();
 

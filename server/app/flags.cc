@@ -31,8 +31,8 @@ std::string Absolute(const std::string& path) { return std::filesystem::absolute
 std::string ReadLocal(const std::string& text, std::optional<LocalNode>* node) {
   LocalNode local;
   local.gpus = text == "gpu";
-  if (!local.gpus && (!absl::SimpleAtoi(text, &local.cpu_slots) || local.cpu_slots < 1 ||
-                      local.cpu_slots > kMaxCpuSlots)) {
+  if (!local.gpus &&
+      (!absl::SimpleAtoi(text, &local.cpu_slots) || local.cpu_slots < 1 || local.cpu_slots > kMaxCpuSlots)) {
     return absl::StrCat("--local ", text, ": must be `gpu` or a number of CPU slots from 1 to ", kMaxCpuSlots);
   }
   *node = local;
@@ -44,7 +44,8 @@ std::string ReadLocal(const std::string& text, std::optional<LocalNode>* node) {
 ParsedFlags ParseFlags(int argc, const char* const* argv) {
   Flags flags;
   std::string local;
-  CLI::App app("Slipway's coordinator: takes jobs, places them on nodes and keeps what is known about them.", "slipwayd");
+  CLI::App app("Slipway's coordinator: takes jobs, places them on nodes and keeps what is known about them.",
+               "slipwayd");
   app.set_version_flag("--version", std::string("slipwayd ") + SLIPWAY_VERSION);
   app.add_option("--data-dir", flags.data_dir,
                  "Where everything is kept (default: $XDG_DATA_HOME/slipway, else ~/.local/share/slipway)");
@@ -56,8 +57,7 @@ ParsedFlags ParseFlags(int argc, const char* const* argv) {
                  "directory and the data directory are allowed too");
   app.add_option("--output-root", flags.output_root,
                  "Jobs write to <this>/<project>/<job id> (default: <data dir>/jobs)");
-  app.add_option("--agent-lease", flags.agent_lease_seconds,
-                 "Seconds that an agent goes on without word from here")
+  app.add_option("--agent-lease", flags.agent_lease_seconds, "Seconds that an agent goes on without word from here")
       ->check(CLI::Range(1.0, 86400.0))
       ->capture_default_str();
   app.add_option("--worker-lease", flags.worker_lease_seconds, "Seconds that a worker goes on without its agent")

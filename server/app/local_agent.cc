@@ -25,7 +25,7 @@ constexpr absl::Duration kPoll = absl::Milliseconds(20);
 }  // namespace
 
 std::vector<std::string> AgentArguments(const LocalAgentOptions& options, int cores) {
-  std::vector<std::string> arguments = {options.binary,  "--coordinator", options.coordinator, "--state-dir",
+  std::vector<std::string> arguments = {options.binary,    "--coordinator", options.coordinator, "--state-dir",
                                         options.state_dir, "--log-level",   options.log_level,   "--local"};
   if (options.node.gpus) {
     arguments.push_back("--gpus");
@@ -97,7 +97,8 @@ absl::Status LocalAgent::Spawn() {
 }
 
 bool LocalAgent::Running() {
-  if (child_.has_value()) return child_->Wait(absl::ZeroDuration()).status().code() == absl::StatusCode::kDeadlineExceeded;
+  if (child_.has_value())
+    return child_->Wait(absl::ZeroDuration()).status().code() == absl::StatusCode::kDeadlineExceeded;
   return adopted_.has_value() && IsRunning(*adopted_);
 }
 

@@ -1,6 +1,6 @@
-// The agent of `slipwayd --local`: found again when it still runs (a coordinator that was killed leaves it and its workers
-// alive), started when not, restarted when it dies, ended with the coordinator. It lives in its own session, so that a
-// Ctrl-C at the terminal reaches only slipwayd. Not thread-safe.
+// The agent of `slipwayd --local`: found again when it still runs (a coordinator that was killed leaves it and its
+// workers alive), started when not, restarted when it dies, ended with the coordinator. It lives in its own session, so
+// that a Ctrl-C at the terminal reaches only slipwayd. Not thread-safe.
 #ifndef SLIPWAY_SERVER_APP_LOCAL_AGENT_H_
 #define SLIPWAY_SERVER_APP_LOCAL_AGENT_H_
 
@@ -17,7 +17,7 @@
 namespace slipway::server::app {
 
 struct LocalAgentOptions {
-  std::string binary;     // slipway-agent
+  std::string binary;  // slipway-agent
   std::string state_dir;
   std::string coordinator;  // its address
   LocalNode node;

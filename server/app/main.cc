@@ -36,10 +36,8 @@ std::string BinaryDirectory() {
 }
 
 int Run(const Flags& flags) {
-  const absl::Status logging = SetUpLogging({.program = "slipwayd",
-                                             .stderr_level = flags.log_level,
-                                             .file = flags.log_file,
-                                             .file_level = flags.log_level});
+  const absl::Status logging = SetUpLogging(
+      {.program = "slipwayd", .stderr_level = flags.log_level, .file = flags.log_file, .file_level = flags.log_level});
   if (!logging.ok()) {
     std::cerr << "slipwayd: " << logging.message() << "\n";
     return 1;

@@ -70,9 +70,8 @@ void Transition::On(const AgentObserved& event) {
 }
 
 bool Transition::RunsForNobody(const v1::ObservedAssignment& assignment) {
-  const bool runs = std::any_of(assignment.ranks().begin(), assignment.ranks().end(), [](const v1::ObservedRank& rank) {
-    return rank.state() != v1::RANK_STATE_EXITED;
-  });
+  const bool runs = std::any_of(assignment.ranks().begin(), assignment.ranks().end(),
+                                [](const v1::ObservedRank& rank) { return rank.state() != v1::RANK_STATE_EXITED; });
   const JobEntry* entry = Find(assignment.job_id());
   const v1::Attempt* attempt = entry == nullptr ? nullptr : LiveAttempt(*entry);
   return runs && (attempt == nullptr || attempt->epoch() != assignment.epoch());
@@ -103,10 +102,9 @@ void Transition::TakePreflight(JobEntry& entry, const v1::PreflightResult& resul
   entry.preflight_deadline = absl::InfiniteDuration();
   if (!result.ok()) {
     entry.preflight = Preflight::kNeeded;
-    const std::string message =
-        absl::StrJoin(result.faults(), "\n", [](std::string* out, const v1::SpecFault& fault) {
-          absl::StrAppend(out, fault.path(), fault.path().empty() ? "" : ": ", fault.message());
-        });
+    const std::string message = absl::StrJoin(result.faults(), "\n", [](std::string* out, const v1::SpecFault& fault) {
+      absl::StrAppend(out, fault.path(), fault.path().empty() ? "" : ": ", fault.message());
+    });
     SetCondition(entry, "Preflight", false, "Faults", message);
     v1::Cause cause;
     cause.set_cause_class(v1::CAUSE_CLASS_USER_ERROR);
@@ -120,8 +118,8 @@ void Transition::TakePreflight(JobEntry& entry, const v1::PreflightResult& resul
   std::string message = "ok";
   if (result.has_dataset()) {
     const v1::DatasetReport& data = result.dataset();
-    message = absl::StrCat(data.samples(), " samples, ", data.tokens(), " tokens, ", data.loss_tokens(),
-                           " with loss, ", data.truncated(), " truncated, ", data.dropped(), " dropped");
+    message = absl::StrCat(data.samples(), " samples, ", data.tokens(), " tokens, ", data.loss_tokens(), " with loss, ",
+                           data.truncated(), " truncated, ", data.dropped(), " dropped");
     for (const std::string& note : data.notes()) absl::StrAppend(&message, "\n", note);
   }
   SetCondition(entry, "Preflight", true, "Passed", message);
@@ -161,9 +159,9 @@ void Transition::TakeCheckpoints(JobEntry& entry, const v1::ObservedAssignment& 
     added.set_state(v1::CHECKPOINT_STATE_COMMITTED);
     entry.job.mutable_progress()->set_last_checkpoint_step(checkpoint.step());
     Emit(entry, "CheckpointCommitted",
-         absl::StrCat("step ", checkpoint.step(), ": ", checkpoint.path(),
-                      checkpoint.request_number() > 0 ? absl::StrCat(" (request ", checkpoint.request_number(), ")")
-                                                      : ""));
+         absl::StrCat(
+             "step ", checkpoint.step(), ": ", checkpoint.path(),
+             checkpoint.request_number() > 0 ? absl::StrCat(" (request ", checkpoint.request_number(), ")") : ""));
   }
 }
 

@@ -66,11 +66,10 @@ void Transition::EvaluateReady(JobEntry& entry, v1::Attempt& attempt) {
   const v1::ObservedRank& first = entry.ranks[0].observed;
   for (const RankView& rank : entry.ranks) {
     // Only a rank that was ready may leave as planned.
-    const bool ready = rank.observed.state() == v1::RANK_STATE_READY ||
-                       rank.observed.state() == v1::RANK_STATE_RUNNING ||
-                       (rank.observed.state() == v1::RANK_STATE_EXITED &&
-                        rank.observed.outcome() != v1::RANK_OUTCOME_FAULT &&
-                        rank.observed.outcome() != v1::RANK_OUTCOME_UNSPECIFIED);
+    const bool ready =
+        rank.observed.state() == v1::RANK_STATE_READY || rank.observed.state() == v1::RANK_STATE_RUNNING ||
+        (rank.observed.state() == v1::RANK_STATE_EXITED && rank.observed.outcome() != v1::RANK_OUTCOME_FAULT &&
+         rank.observed.outcome() != v1::RANK_OUTCOME_UNSPECIFIED);
     if (!ready) return;
   }
   for (const RankView& rank : entry.ranks) {
@@ -95,11 +94,10 @@ void Transition::EvaluateReady(JobEntry& entry, v1::Attempt& attempt) {
   }
   *attempt.mutable_ready_time() = ToTimestamp(now_.wall);
   AddLineage(entry, attempt);
-  const std::string message = attempt.resumed()
-                                  ? absl::StrCat("attempt ", attempt.epoch(), " goes on after step ",
-                                                 attempt.resumed_from_step(), " of epoch ",
-                                                 attempt.resumed_from_epoch())
-                                  : absl::StrCat("attempt ", attempt.epoch(), " starts from the beginning");
+  const std::string message =
+      attempt.resumed() ? absl::StrCat("attempt ", attempt.epoch(), " goes on after step ", attempt.resumed_from_step(),
+                                       " of epoch ", attempt.resumed_from_epoch())
+                        : absl::StrCat("attempt ", attempt.epoch(), " starts from the beginning");
   if (entry.job.state() == v1::JOB_STATE_STARTING) {
     entry.deadline = absl::InfiniteDuration();
     SetState(entry, v1::JOB_STATE_RUNNING, "Running", message);
@@ -183,22 +181,19 @@ bool Transition::NodeIsClear(const JobEntry& entry, const v1::Attempt& attempt, 
   const auto it = state_.nodes.find(node_id);
   if (it == state_.nodes.end() || it->second.node.state() == v1::NODE_STATE_LOST) return true;
   const NodeEntry& node = it->second;
-  const bool exited = std::all_of(attempt.placements().begin(), attempt.placements().end(),
-                                  [&](const v1::RankPlacement& placement) {
-                                    return placement.node_id() != node_id ||
-                                           entry.ranks[static_cast<size_t>(placement.rank())].observed.state() ==
-                                               v1::RANK_STATE_EXITED;
-                                  });
+  const bool exited =
+      std::all_of(attempt.placements().begin(), attempt.placements().end(), [&](const v1::RankPlacement& placement) {
+        return placement.node_id() != node_id ||
+               entry.ranks[static_cast<size_t>(placement.rank())].observed.state() == v1::RANK_STATE_EXITED;
+      });
   if (exited) return true;
   // It has read that nothing of this attempt may run, and knows of nothing.
   return node.node.state() == v1::NODE_STATE_CONNECTED && node.reported &&
-         node.applied_revision >= node.desired_revision &&
-         !node.present.contains({entry.job.id(), attempt.epoch()});
+         node.applied_revision >= node.desired_revision && !node.present.contains({entry.job.id(), attempt.epoch()});
 }
 
 void Transition::EndAttempt(JobEntry& entry, v1::Attempt& attempt) {
-  const bool completed =
-      !attempt.has_end_cause() && entry.ranks[0].observed.outcome() == v1::RANK_OUTCOME_COMPLETED;
+  const bool completed = !attempt.has_end_cause() && entry.ranks[0].observed.outcome() == v1::RANK_OUTCOME_COMPLETED;
   for (const RankView& rank : entry.ranks) {
     attempt.set_last_step(std::max(attempt.last_step(), rank.observed.step()));
   }
@@ -215,10 +210,9 @@ void Transition::EndAttempt(JobEntry& entry, v1::Attempt& attempt) {
   switch (entry.job.state()) {
     case v1::JOB_STATE_CANCELLING:
       SetState(entry, v1::JOB_STATE_CANCELLED, "CancelledByUser",
-               entry.job.checkpoints_size() > 0
-                   ? absl::StrCat("cancelled; the last checkpoint is of step ",
-                                  entry.job.progress().last_checkpoint_step())
-                   : "cancelled; there is no checkpoint");
+               entry.job.checkpoints_size() > 0 ? absl::StrCat("cancelled; the last checkpoint is of step ",
+                                                               entry.job.progress().last_checkpoint_step())
+                                                : "cancelled; there is no checkpoint");
       return Emit(entry, "Cancelled", entry.job.state_message());
     case v1::JOB_STATE_RECOVERING: {
       const Verdict verdict = ChargeRestart(entry, attempt.end_cause(), progressed);

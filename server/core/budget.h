@@ -14,8 +14,8 @@ bool IsRetryable(v1::CauseClass cause_class);
 // The fault of a machine or of the network, not of the job: counted against max_restarts.
 bool IsInfrastructure(v1::CauseClass cause_class);
 
-// A consequence of another fault: a rank that noticed that another one was gone ("connection closed by peer"), or that was
-// ended because the attempt was.
+// A consequence of another fault: a rank that noticed that another one was gone ("connection closed by peer"), or that
+// was ended because the attempt was.
 bool IsSecondary(const v1::Cause& cause);
 
 struct Verdict {

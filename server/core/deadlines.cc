@@ -38,8 +38,8 @@ void Transition::LoseNode(NodeEntry& node) {
 }
 
 void Transition::LateExits(JobEntry& entry, v1::Attempt& attempt) {
-  const std::string message = absl::StrCat("some workers did not leave within ",
-                                           FormatDuration(state_.options.exit_timeout), " of the first");
+  const std::string message =
+      absl::StrCat("some workers did not leave within ", FormatDuration(state_.options.exit_timeout), " of the first");
   if (entry.ranks[0].observed.state() == v1::RANK_STATE_EXITED) {  // the work is done; what is left of it is ended
     StopNow(entry);
     return Emit(entry, "ExitTimedOut", message);

@@ -1,8 +1,7 @@
 #include "server/core/job_id.h"
 
-#include "absl/strings/string_view.h"
-
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 
 namespace slipway::server::core {
 namespace {

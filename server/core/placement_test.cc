@@ -94,7 +94,8 @@ TEST(PlacementTest, TwoGangsLargerThanHalfRunOneAfterTheOther) {
   cluster.Settle();
   EXPECT_EQ(cluster.State("x"), v1::JOB_STATE_RUNNING);
   EXPECT_EQ(cluster.State("y"), v1::JOB_STATE_QUEUED);
-  EXPECT_EQ(cluster.State("z"), v1::JOB_STATE_QUEUED) << "first come, first served: small jobs do not starve large ones";
+  EXPECT_EQ(cluster.State("z"), v1::JOB_STATE_QUEUED)
+      << "first come, first served: small jobs do not starve large ones";
   EXPECT_EQ(HeldSlots(cluster.state).size(), 3u);
 }
 

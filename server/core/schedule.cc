@@ -9,9 +9,7 @@ namespace slipway::server::core {
 namespace {
 
 // What a node that has just connected still runs is not known.
-bool IsUsable(const NodeEntry& entry) {
-  return entry.node.state() == v1::NODE_STATE_CONNECTED && entry.reported;
-}
+bool IsUsable(const NodeEntry& entry) { return entry.node.state() == v1::NODE_STATE_CONNECTED && entry.reported; }
 
 // A node that can look at the job's files: one with slots of its kind where there is one. A node does one at a time.
 std::string NodeForPreflight(const ClusterState& state, v1::DeviceKind kind, const std::set<std::string>& busy) {

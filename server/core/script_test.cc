@@ -59,9 +59,10 @@ class Script {
       status_ = cluster_.Do(CheckpointJob{what}).status;
     } else if (verb == "resume") {
       const bool changed = words.size() > 2;
-      status_ = cluster_.Do(ResumeJob{.id = what,
-                                      .spec = changed ? TestSpec(Number(words[2])) : cluster_.Job(what).spec(),
-                                      .changed = changed})
+      status_ = cluster_
+                    .Do(ResumeJob{.id = what,
+                                  .spec = changed ? TestSpec(Number(words[2])) : cluster_.Job(what).spec(),
+                                  .changed = changed})
                     .status;
     } else if (verb == "drain") {
       cluster_.Do(Drain{.hurry = what == "hurry"});
@@ -105,11 +106,16 @@ class Script {
   }
 
   static bool Set(ScriptedAgent& agent, const std::string& name, bool on) {
-    if (name == "passes_preflight") agent.passes_preflight = on;
-    else if (name == "gets_ready") agent.gets_ready = on;
-    else if (name == "stops_as_asked") agent.stops_as_asked = on;
-    else if (name == "ends_when_stopped") agent.ends_when_stopped = on;
-    else return false;
+    if (name == "passes_preflight")
+      agent.passes_preflight = on;
+    else if (name == "gets_ready")
+      agent.gets_ready = on;
+    else if (name == "stops_as_asked")
+      agent.stops_as_asked = on;
+    else if (name == "ends_when_stopped")
+      agent.ends_when_stopped = on;
+    else
+      return false;
     return true;
   }
 

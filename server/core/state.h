@@ -52,14 +52,14 @@ struct JobEntry {
   v1::TrainingSpec submitted_spec;
   int64_t submit_sequence = 0;  // FIFO order
   int64_t next_epoch = 1;
-  std::string nonce;            // part of every rendezvous key of this job
+  std::string nonce;  // part of every rendezvous key of this job
   Preflight preflight = Preflight::kNeeded;
-  bool stop_requested = false;  // finish a step, save, leave
-  bool stopping = false;        // no process of the attempt may live
-  bool draining = false;        // stopped for the coordinator's own end: goes back to the queue, not to PAUSED
+  bool stop_requested = false;           // finish a step, save, leave
+  bool stopping = false;                 // no process of the attempt may live
+  bool draining = false;                 // stopped for the coordinator's own end: goes back to the queue, not to PAUSED
   std::map<int, int> restarts_by_cause;  // by v1::CauseClass
   int restarts_without_progress = 0;
-  int64_t best_step = 0;        // highest step that any attempt reached
+  int64_t best_step = 0;  // highest step that any attempt reached
 
   // Not stored.
   std::vector<RankView> ranks;
@@ -68,21 +68,21 @@ struct JobEntry {
   std::string preflight_node;
   int64_t preflight_epoch = 0;  // of the last preflight; equal to next_epoch until an attempt starts
   int preflight_tries = 0;
-  absl::Duration deadline = absl::InfiniteDuration();         // of the state
-  absl::Duration exit_deadline = absl::InfiniteDuration();    // of ranks that should follow the first to leave
+  absl::Duration deadline = absl::InfiniteDuration();       // of the state
+  absl::Duration exit_deadline = absl::InfiniteDuration();  // of ranks that should follow the first to leave
   absl::Duration preflight_deadline = absl::InfiniteDuration();
-  absl::Duration not_before = -absl::InfiniteDuration();      // of the next attempt (backoff)
-  double step_seconds = 0;      // smoothed, for the ETA
+  absl::Duration not_before = -absl::InfiniteDuration();  // of the next attempt (backoff)
+  double step_seconds = 0;                                // smoothed, for the ETA
 };
 
 struct NodeEntry {
   v1::Node node;
   int64_t session_number = 0;
-  absl::Duration lease_end;        // when nothing that it was told can still run
-  int64_t desired_revision = 0;    // rises whenever what DesiredFor says may have changed
-  int64_t applied_revision = 0;    // as its agent last said
-  bool reported = false;           // it has sent its full state in this session
-  bool stale = false;              // it still runs ranks of an attempt that has ended
+  absl::Duration lease_end;                           // when nothing that it was told can still run
+  int64_t desired_revision = 0;                       // rises whenever what DesiredFor says may have changed
+  int64_t applied_revision = 0;                       // as its agent last said
+  bool reported = false;                              // it has sent its full state in this session
+  bool stale = false;                                 // it still runs ranks of an attempt that has ended
   std::set<std::pair<std::string, int64_t>> present;  // (job, epoch) of its last report
 };
 

@@ -3,9 +3,9 @@
 #define SLIPWAY_SERVER_CORE_TRANSITION_H_
 
 #include <string>
-#include "absl/strings/string_view.h"
 #include <vector>
 
+#include "absl/strings/string_view.h"
 #include "server/core/event.h"
 #include "server/core/state.h"
 
@@ -58,12 +58,12 @@ class Transition {
 
   // attempt.cc
   void StartAttempt(JobEntry& entry, const std::vector<v1::RankPlacement>& placements);
-  void Evaluate(JobEntry& entry);          // after new observations
+  void Evaluate(JobEntry& entry);                         // after new observations
   static bool ForgetsCheckpoints(const JobEntry& entry);  // the attempt would start over
   void EvaluateReady(JobEntry& entry, v1::Attempt& attempt);
   void EvaluateExits(JobEntry& entry, v1::Attempt& attempt);
   void TakeFault(JobEntry& entry, v1::Attempt& attempt, v1::Cause cause);
-  void StopNow(JobEntry& entry);           // no process may live any more
+  void StopNow(JobEntry& entry);  // no process may live any more
   bool AllGone(const JobEntry& entry, const v1::Attempt& attempt) const;
   bool NodeIsClear(const JobEntry& entry, const v1::Attempt& attempt, const std::string& node_id) const;
   void EndAttempt(JobEntry& entry, v1::Attempt& attempt);
@@ -80,7 +80,7 @@ class Transition {
                     absl::string_view message);
   void Touch(const std::string& node_id);  // its desired state may have changed
   void TouchNodesOf(const JobEntry& entry);
-  void DropPreflight(JobEntry& entry);     // a running or finished one no longer counts
+  void DropPreflight(JobEntry& entry);  // a running or finished one no longer counts
   void DropPreflightsOn(const std::string& node_id);
   void Reindex(JobEntry& entry);
 

@@ -153,8 +153,8 @@ JobEntry* Transition::FindForVerb(const std::string& id, const std::string& etag
     return nullptr;
   }
   if (!etag.empty() && etag != entry->job.etag()) {
-    effects_.status = absl::AbortedError(
-        absl::StrCat("job ", id, " has changed: its etag is ", entry->job.etag(), ", not ", etag));
+    effects_.status =
+        absl::AbortedError(absl::StrCat("job ", id, " has changed: its etag is ", entry->job.etag(), ", not ", etag));
     return nullptr;
   }
   return entry;

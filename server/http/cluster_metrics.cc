@@ -60,7 +60,8 @@ void AddJob(Families& out, const v1::Job& job) {
               step.data_wait_seconds());
     out.Gauge("slipway_skipped_steps", "Steps skipped for values that were not finite", labels,
               static_cast<double>(step.skipped_total()));
-    if (step.has_mfu()) out.Gauge("slipway_model_flops_utilization_ratio", "Share of the peak, 0 to 1", labels, step.mfu());
+    if (step.has_mfu())
+      out.Gauge("slipway_model_flops_utilization_ratio", "Share of the peak, 0 to 1", labels, step.mfu());
   }
   if (progress.has_last_eval_metrics()) {
     out.Gauge("slipway_loss_validation", "Loss of the last evaluation", labels, progress.last_eval_metrics().loss());

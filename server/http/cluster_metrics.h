@@ -1,5 +1,5 @@
-// What the state says, as metrics. Made anew for each scrape, so that the series of a job go when the job has gone (after a
-// grace that lets a last scrape see its end). Thread-safe: pure functions.
+// What the state says, as metrics. Made anew for each scrape, so that the series of a job go when the job has gone
+// (after a grace that lets a last scrape see its end). Thread-safe: pure functions.
 #ifndef SLIPWAY_SERVER_HTTP_CLUSTER_METRICS_H_
 #define SLIPWAY_SERVER_HTTP_CLUSTER_METRICS_H_
 

@@ -168,8 +168,8 @@ class AgentSession final : public grpc::ServerBidiReactor<v1::AgentMessage, v1::
   AgentSessions* const owner_;
   std::shared_ptr<AgentSession> self_;
   v1::AgentMessage incoming_;
-  v1::AgentHello hello_;      // set before the session is registered
-  bool registered_ = false;   // reading callbacks only
+  v1::AgentHello hello_;     // set before the session is registered
+  bool registered_ = false;  // reading callbacks only
 
   absl::Mutex mutex_;
   bool welcomed_ ABSL_GUARDED_BY(mutex_) = false;
@@ -196,10 +196,10 @@ absl::Status AgentSessions::Register(const std::shared_ptr<AgentSession>& sessio
     if (closed_) return absl::UnavailableError("the server is shutting down");
     std::shared_ptr<AgentSession>& slot = sessions_[session->node_id()];
     if (slot != nullptr && slot->number() >= session->number()) {
-      return WithReason(absl::FailedPreconditionError(absl::StrCat(
-                            "node ", session->node_id(), " is connected with session ", slot->number(),
-                            "; this one has the number ", session->number())),
-                        "STALE_SESSION");
+      return WithReason(
+          absl::FailedPreconditionError(absl::StrCat("node ", session->node_id(), " is connected with session ",
+                                                     slot->number(), "; this one has the number ", session->number())),
+          "STALE_SESSION");
     }
     older = std::exchange(slot, session);
   }
@@ -235,7 +235,8 @@ void AgentSessions::RenewLeases() {
 absl::Status AgentSessions::SendLogRead(const std::string& node_id, const v1::LogRead& read) {
   const auto session = Find(node_id);
   if (session == nullptr) {
-    return absl::UnavailableError(absl::StrCat("the agent of node ", node_id, ", which has the logs, is not connected"));
+    return absl::UnavailableError(
+        absl::StrCat("the agent of node ", node_id, ", which has the logs, is not connected"));
   }
   v1::CoordinatorMessage message;
   *message.mutable_log_read() = read;

@@ -1,5 +1,5 @@
-// AgentService: one Session stream a node. What agents say becomes the coordinator's events; the newest desired state goes
-// down, older ones that were not sent yet are skipped (each is complete). Thread-safe.
+// AgentService: one Session stream a node. What agents say becomes the coordinator's events; the newest desired state
+// goes down, older ones that were not sent yet are skipped (each is complete). Thread-safe.
 #ifndef SLIPWAY_SERVER_RPC_AGENT_SESSIONS_H_
 #define SLIPWAY_SERVER_RPC_AGENT_SESSIONS_H_
 

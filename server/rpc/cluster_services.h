@@ -65,8 +65,7 @@ class AdminServiceImpl final : public v1::AdminService::CallbackService {
       : coordinator_(coordinator), version_(std::move(version)) {}
   // Before the server takes calls.
   void set_http_address(std::string address) { http_address_ = std::move(address); }
-  grpc::ServerUnaryReactor* GetServerInfo(grpc::CallbackServerContext* context,
-                                          const v1::GetServerInfoRequest* request,
+  grpc::ServerUnaryReactor* GetServerInfo(grpc::CallbackServerContext* context, const v1::GetServerInfoRequest* request,
                                           v1::GetServerInfoResponse* response) override;
 
  private:

@@ -288,9 +288,9 @@ void Coordinator::Mutate(Mutation mutation, Done done) {
     return [done, answer = std::move(answer)](const absl::Status& stored) mutable {
       // What was not stored may come back to nothing: the client must not take it for granted.
       if (answer.ok() && !stored.ok()) {
-        return done(WithRetry(WithReason(absl::UnavailableError(absl::StrCat("not stored: ", stored.message())),
-                                         "STORE_UNAVAILABLE"),
-                              absl::Seconds(1)));
+        return done(WithRetry(
+            WithReason(absl::UnavailableError(absl::StrCat("not stored: ", stored.message())), "STORE_UNAVAILABLE"),
+            absl::Seconds(1)));
       }
       done(std::move(answer));
     };
@@ -310,11 +310,11 @@ absl::Status Coordinator::CheckWritable(bool creates) {
   if (!creates || options_.data_dir.empty()) return absl::OkStatus();
   const absl::StatusOr<int64_t> free = PosixFileSystem().FreeBytes(options_.data_dir);
   if (!free.ok() || *free >= options_.min_free_bytes) return absl::OkStatus();
-  return WithRetry(WithReason(absl::ResourceExhaustedError(
-                                  absl::StrCat("only ", *free, " bytes are free in ", options_.data_dir,
-                                               "; no new jobs below ", options_.min_free_bytes)),
-                              "DISK_ALMOST_FULL"),
-                   absl::Seconds(30));
+  return WithRetry(
+      WithReason(absl::ResourceExhaustedError(absl::StrCat("only ", *free, " bytes are free in ", options_.data_dir,
+                                                           "; no new jobs below ", options_.min_free_bytes)),
+                 "DISK_ALMOST_FULL"),
+      absl::Seconds(30));
 }
 
 absl::StatusOr<Coordinator::Answer> Coordinator::RunMutation(Turn& turn, const Mutation& mutation) {
@@ -322,10 +322,10 @@ absl::StatusOr<Coordinator::Answer> Coordinator::RunMutation(Turn& turn, const M
       !mutation.request_id.empty() && known != requests_.end()) {
     const storage::v1::RequestRecord& record = known->second;
     if (record.method() != mutation.method || record.body_hash() != mutation.body_hash) {
-      return WithReason(absl::AlreadyExistsError(absl::StrCat("request id ", mutation.request_id, " was used for a ",
-                                                              record.method(), " of job ", record.job_id(),
-                                                              " with other contents")),
-                        "REQUEST_ID_REUSED", {{"job", record.job_id()}});
+      return WithReason(
+          absl::AlreadyExistsError(absl::StrCat("request id ", mutation.request_id, " was used for a ", record.method(),
+                                                " of job ", record.job_id(), " with other contents")),
+          "REQUEST_ID_REUSED", {{"job", record.job_id()}});
     }
     if (state_.jobs.contains(record.job_id())) {
       return Answer{.job = turn.Describe(record.job_id(), true), .number = record.number()};

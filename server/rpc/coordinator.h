@@ -1,5 +1,5 @@
-// The pure core brought to life: one thread that owns the state, applies events in the order they come, stores what changed
-// in one synced batch per round (group commit) and only then answers, publishes and wakes watchers.
+// The pure core brought to life: one thread that owns the state, applies events in the order they come, stores what
+// changed in one synced batch per round (group commit) and only then answers, publishes and wakes watchers.
 //
 // All public functions may be called from any thread and do not block (Start, Stop and the constructor apart). Work and
 // completions run on the coordinator's thread and must not block either.
@@ -89,7 +89,7 @@ class Coordinator {
     std::string method;
     std::string request_id;
     std::string body_hash;
-    std::string job;       // an id or a name; empty for CreateJob
+    std::string job;  // an id or a name; empty for CreateJob
     bool creates = false;
     // Makes the event; runs once the job is found. `id` is the job's.
     std::function<absl::StatusOr<core::Event>(Turn&, const std::string& id)> event;
@@ -163,7 +163,8 @@ class Coordinator {
   absl::Duration next_retry_;
   int64_t event_count_ = 0;
   bool draining_ = false;
-  std::vector<std::pair<absl::Duration, std::string>> ending_;  // jobs whose last metrics may still come, and until when
+  std::vector<std::pair<absl::Duration, std::string>>
+      ending_;  // jobs whose last metrics may still come, and until when
 
   Wakeups watchers_;
   MetricHub metric_hub_;

@@ -79,17 +79,19 @@ grpc::ServerUnaryReactor* JobServiceImpl::CreateJob(grpc::CallbackServerContext*
     *job.mutable_spec() = std::move(create->spec);
     return FinishNow(context, absl::OkStatus());
   }
-  Coordinator::Mutation mutation{.method = "CreateJob",
-                                 .request_id = request->request_id(),
-                                 .body_hash = BodyHash(*request),
-                                 .creates = true,
-                                 .event = [create = *std::move(create)](Coordinator::Turn&, const std::string&)
-                                     -> absl::StatusOr<core::Event> { return create; }};
+  Coordinator::Mutation mutation{
+      .method = "CreateJob",
+      .request_id = request->request_id(),
+      .body_hash = BodyHash(*request),
+      .creates = true,
+      .event = [create = *std::move(create)](Coordinator::Turn&, const std::string&) -> absl::StatusOr<core::Event> {
+        return create;
+      }};
   return FinishWithMutation(context, *coordinator_, std::move(mutation), response);
 }
 
-grpc::ServerUnaryReactor* JobServiceImpl::GetJob(grpc::CallbackServerContext* context,
-                                                 const v1::GetJobRequest* request, v1::GetJobResponse* response) {
+grpc::ServerUnaryReactor* JobServiceImpl::GetJob(grpc::CallbackServerContext* context, const v1::GetJobRequest* request,
+                                                 v1::GetJobResponse* response) {
   return FinishWithRead(context, *coordinator_, [request, response](Coordinator::Turn& turn) -> absl::Status {
     SLIPWAY_ASSIGN_OR_RETURN(const std::string id, turn.Resolve(request->job()));
     *response->mutable_job() = turn.Describe(id, true);
@@ -98,8 +100,7 @@ grpc::ServerUnaryReactor* JobServiceImpl::GetJob(grpc::CallbackServerContext* co
 }
 
 grpc::ServerUnaryReactor* JobServiceImpl::ListJobs(grpc::CallbackServerContext* context,
-                                                   const v1::ListJobsRequest* request,
-                                                   v1::ListJobsResponse* response) {
+                                                   const v1::ListJobsRequest* request, v1::ListJobsResponse* response) {
   return FinishWithRead(context, *coordinator_,
                         [=](Coordinator::Turn& turn) { return ListPage(turn, *request, response); });
 }
@@ -110,8 +111,7 @@ grpc::ServerWriteReactor<v1::WatchJobsResponse>* JobServiceImpl::WatchJobs(grpc:
 }
 
 grpc::ServerUnaryReactor* JobServiceImpl::PauseJob(grpc::CallbackServerContext* context,
-                                                   const v1::PauseJobRequest* request,
-                                                   v1::PauseJobResponse* response) {
+                                                   const v1::PauseJobRequest* request, v1::PauseJobResponse* response) {
   if (absl::Status status = CheckRequestId(request->request_id()); !status.ok()) return FinishNow(context, status);
   Coordinator::Mutation mutation = MutationOf("PauseJob", *request);
   mutation.event = [etag = request->etag()](Coordinator::Turn&, const std::string& id) -> absl::StatusOr<core::Event> {

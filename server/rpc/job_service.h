@@ -29,11 +29,9 @@ class JobServiceImpl final : public v1::JobService::CallbackService {
                                       v1::ResumeJobResponse* response) override;
   grpc::ServerUnaryReactor* CancelJob(grpc::CallbackServerContext* context, const v1::CancelJobRequest* request,
                                       v1::CancelJobResponse* response) override;
-  grpc::ServerUnaryReactor* CheckpointJob(grpc::CallbackServerContext* context,
-                                          const v1::CheckpointJobRequest* request,
+  grpc::ServerUnaryReactor* CheckpointJob(grpc::CallbackServerContext* context, const v1::CheckpointJobRequest* request,
                                           v1::CheckpointJobResponse* response) override;
-  grpc::ServerUnaryReactor* ListJobEvents(grpc::CallbackServerContext* context,
-                                          const v1::ListJobEventsRequest* request,
+  grpc::ServerUnaryReactor* ListJobEvents(grpc::CallbackServerContext* context, const v1::ListJobEventsRequest* request,
                                           v1::ListJobEventsResponse* response) override;
 
  private:

@@ -174,8 +174,8 @@ class LogStream final : public grpc::ServerWriteReactor<v1::StreamLogsResponse>,
   std::shared_ptr<LogStream> self_;
 
   absl::Mutex mutex_;
-  std::map<int64_t, std::string> open_ ABSL_GUARDED_BY(mutex_);         // read → node
-  std::deque<v1::StreamLogsResponse> queue_ ABSL_GUARDED_BY(mutex_);    // its front may be in the middle of a write
+  std::map<int64_t, std::string> open_ ABSL_GUARDED_BY(mutex_);       // read → node
+  std::deque<v1::StreamLogsResponse> queue_ ABSL_GUARDED_BY(mutex_);  // its front may be in the middle of a write
   size_t queued_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::Status error_ ABSL_GUARDED_BY(mutex_);
   bool opened_ ABSL_GUARDED_BY(mutex_) = false;

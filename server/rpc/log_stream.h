@@ -1,5 +1,5 @@
-// StreamLogs: asks the agents that have them for the logs of a job's ranks and passes the chunks on. Whatever happens to
-// this stream never touches the job.
+// StreamLogs: asks the agents that have them for the logs of a job's ranks and passes the chunks on. Whatever happens
+// to this stream never touches the job.
 #ifndef SLIPWAY_SERVER_RPC_LOG_STREAM_H_
 #define SLIPWAY_SERVER_RPC_LOG_STREAM_H_
 

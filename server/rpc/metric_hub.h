@@ -1,5 +1,5 @@
-// Live metric records to whoever listens. Every listener has a bounded queue of its own: a slow one loses the oldest records,
-// is told how many, and never slows anybody else. Thread-safe.
+// Live metric records to whoever listens. Every listener has a bounded queue of its own: a slow one loses the oldest
+// records, is told how many, and never slows anybody else. Thread-safe.
 #ifndef SLIPWAY_SERVER_RPC_METRIC_HUB_H_
 #define SLIPWAY_SERVER_RPC_METRIC_HUB_H_
 

@@ -41,8 +41,7 @@ absl::StatusOr<std::string> ReadPageToken(const std::string& query_hash, const s
   }
   const size_t bar = text.find('|');
   if (text.substr(0, bar) != query_hash) {
-    return WithReason(absl::InvalidArgumentError("page_token: belongs to a query with other fields"),
-                      "BAD_PAGE_TOKEN");
+    return WithReason(absl::InvalidArgumentError("page_token: belongs to a query with other fields"), "BAD_PAGE_TOKEN");
   }
   return text.substr(bar + 1);
 }

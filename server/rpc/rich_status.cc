@@ -62,9 +62,9 @@ absl::Status FaultsStatus(const engine::spec::SpecFaults& faults, const std::str
     break;
   }
   absl::Status status = absl::InvalidArgumentError(
-      faults.size() == 1 ? engine::spec::FaultText(faults[0])
-                         : absl::StrCat("the job has ", faults.size(), " faults; the first: ",
-                                        engine::spec::FaultText(faults[0])));
+      faults.size() == 1
+          ? engine::spec::FaultText(faults[0])
+          : absl::StrCat("the job has ", faults.size(), " faults; the first: ", engine::spec::FaultText(faults[0])));
   SetPayload(&status, bad);
   return WithReason(status, "INVALID_SPEC");
 }

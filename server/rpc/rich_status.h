@@ -1,5 +1,5 @@
-// absl::Status ↔ gRPC's status with google.rpc details (ErrorInfo always, domain "slipway.dev"). Details travel inside an
-// absl::Status as payloads. Thread-safe: pure functions.
+// absl::Status ↔ gRPC's status with google.rpc details (ErrorInfo always, domain "slipway.dev"). Details travel inside
+// an absl::Status as payloads. Thread-safe: pure functions.
 #ifndef SLIPWAY_SERVER_RPC_RICH_STATUS_H_
 #define SLIPWAY_SERVER_RPC_RICH_STATUS_H_
 

@@ -90,8 +90,8 @@ absl::Status RpcServer::Start(const std::string& listen) {
   server_ = builder.BuildAndStart();
   if (server_ == nullptr || port == 0) {
     server_ = nullptr;
-    return absl::UnavailableError(absl::StrCat("cannot listen on ", listen,
-                                               ": is the address right, and free? (--listen)"));
+    return absl::UnavailableError(
+        absl::StrCat("cannot listen on ", listen, ": is the address right, and free? (--listen)"));
   }
   const size_t colon = listen.rfind(':');
   address_ = absl::StrCat(listen.substr(0, colon), ":", port);

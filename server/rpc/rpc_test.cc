@@ -1,7 +1,6 @@
-// The API over real gRPC, with scripted agents.
+// JobService over real gRPC, with scripted agents. Streams are in stream_test.cc.
 #include <gmock/gmock.h>
 #include <google/protobuf/util/message_differencer.h>
-#include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -9,127 +8,19 @@
 #include <thread>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
-#include "google/rpc/error_details.pb.h"
-#include "google/rpc/status.pb.h"
-#include "server/rpc/testing/agent_client.h"
-#include "server/rpc/testing/test_server.h"
+#include "server/rpc/testing/rpc_fixture.h"
 
 namespace slipway::server::rpc {
 namespace {
 
 using core::testing::ScriptedAgent;
 using testing::AgentClient;
-using testing::MockSpec;
-using testing::TestServer;
+using testing::DetailOf;
 using ::testing::HasSubstr;
+using testing::MockSpec;
+using testing::ReasonOf;
 
-template <typename Detail>
-Detail DetailOf(const grpc::Status& status) {
-  google::rpc::Status rich;
-  EXPECT_TRUE(rich.ParseFromString(status.error_details()));
-  Detail detail;
-  for (const auto& any : rich.details()) {
-    if (any.Is<Detail>()) any.UnpackTo(&detail);
-  }
-  return detail;
-}
-
-std::string ReasonOf(const grpc::Status& status) { return DetailOf<google::rpc::ErrorInfo>(status).reason(); }
-
-class RpcTest : public ::testing::Test {
- protected:
-  RpcTest() : server_(std::string("rpc_") + ::testing::UnitTest::GetInstance()->current_test_info()->name()) {
-    server_.Start();
-  }
-
-  static void SetDeadline(grpc::ClientContext& context) {
-    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(60));
-  }
-  template <typename Stub, typename Request, typename Response>
-  grpc::Status Call(Stub& stub, grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&, Response*),
-                    const Request& request, Response* response) {
-    grpc::ClientContext context;
-    SetDeadline(context);
-    return (stub.*method)(&context, request, response);
-  }
-
-  grpc::Status Create(const v1::CreateJobRequest& request, v1::Job* job) {
-    v1::CreateJobResponse response;
-    grpc::ClientContext context;
-    SetDeadline(context);
-    const grpc::Status status = server_.jobs->CreateJob(&context, request, &response);
-    *job = response.job();
-    return status;
-  }
-  std::string Submit(const std::string& name, int data = 1, const std::string& request_id = "") {
-    v1::CreateJobRequest request;
-    *request.mutable_spec() = MockSpec(name, data);
-    request.set_request_id(request_id);
-    v1::Job job;
-    const grpc::Status status = Create(request, &job);
-    EXPECT_TRUE(status.ok()) << status.error_message();
-    return job.id();
-  }
-  v1::Job Get(const std::string& id) {
-    v1::GetJobRequest request;
-    request.set_job(id);
-    v1::GetJobResponse response;
-    grpc::ClientContext context;
-    SetDeadline(context);
-    const grpc::Status status = server_.jobs->GetJob(&context, request, &response);
-    EXPECT_TRUE(status.ok()) << status.error_message();
-    return response.job();
-  }
-  // Waits until the job is in the state.
-  v1::Job Await(const std::string& id, v1::JobState state) {
-    const absl::Time deadline = absl::Now() + absl::Seconds(60);
-    while (absl::Now() < deadline) {
-      const v1::Job job = Get(id);
-      if (job.state() == state) return job;
-      absl::SleepFor(absl::Milliseconds(5));
-    }
-    ADD_FAILURE() << id << " is " << Get(id).ShortDebugString();
-    return {};
-  }
-  grpc::Status Pause(const std::string& id, const std::string& etag = "") {
-    v1::PauseJobRequest request;
-    request.set_job(id);
-    request.set_etag(etag);
-    v1::PauseJobResponse response;
-    grpc::ClientContext context;
-    SetDeadline(context);
-    return server_.jobs->PauseJob(&context, request, &response);
-  }
-  grpc::Status Resume(const std::string& id, int data = 0) {
-    v1::ResumeJobRequest request;
-    request.set_job(id);
-    if (data > 0) request.mutable_spec_patch()->mutable_parallelism()->set_data_parallel_size(data);
-    v1::ResumeJobResponse response;
-    grpc::ClientContext context;
-    SetDeadline(context);
-    return server_.jobs->ResumeJob(&context, request, &response);
-  }
-  grpc::Status Cancel(const std::string& id) {
-    v1::CancelJobRequest request;
-    request.set_job(id);
-    v1::CancelJobResponse response;
-    grpc::ClientContext context;
-    SetDeadline(context);
-    return server_.jobs->CancelJob(&context, request, &response);
-  }
-  std::unique_ptr<AgentClient> Agent(const std::string& node, int slots, int64_t session = 1) {
-    return std::make_unique<AgentClient>(server_.server->address(), ScriptedAgent(node, slots), session);
-  }
-  static void Complete(AgentClient& agent, const std::string& id, int64_t epoch, int ranks) {
-    agent.With([&](ScriptedAgent& scripted) {
-      for (int rank = 0; rank < ranks; ++rank) scripted.Exit({id, epoch}, rank, v1::RANK_OUTCOME_COMPLETED);
-    });
-  }
-
-  TestServer server_;
-};
+using RpcTest = testing::RpcFixture;
 
 TEST_F(RpcTest, AJobsWholeLife) {
   const std::string id = Submit("tiny", 2);
@@ -177,8 +68,8 @@ TEST_F(RpcTest, ABadSpecIsRefusedWithEveryFault) {
 
 // O12
 TEST_F(RpcTest, NamesAreRefusedWithTheRuleOrKeptAsTheyAre) {
-  const std::vector<std::string> refused = {"日本", "a b", "../x", "-rf", "", std::string(300, 'a'), "a\n",
-                                            std::string("a\0b", 3), "😀", "A_b"};
+  const std::vector<std::string> refused = {
+      "日本", "a b", "../x", "-rf", "", std::string(300, 'a'), "a\n", std::string("a\0b", 3), "😀", "A_b"};
   for (const std::string& name : refused) {
     v1::CreateJobRequest request;
     *request.mutable_spec() = MockSpec(name);
@@ -318,190 +209,6 @@ TEST_F(RpcTest, ListPagesAreNewestFirstAndBoundToTheirQuery) {
   EXPECT_THAT(status.error_message(), HasSubstr("a query with other fields"));
 }
 
-TEST_F(RpcTest, WatchGivesASnapshotThenEventsAndGoesOnAfterAReconnect) {
-  const std::string first = Submit("first");
-  int64_t seen = 0;
-  {
-    grpc::ClientContext context;
-    SetDeadline(context);
-    auto watch = server_.jobs->WatchJobs(&context, {});
-    v1::WatchJobsResponse response;
-    ASSERT_TRUE(watch->Read(&response));
-    EXPECT_EQ(response.snapshot().id(), first);
-    ASSERT_TRUE(watch->Read(&response));
-    ASSERT_TRUE(response.has_bookmark());
-    seen = response.bookmark().revision();
-    const std::string second = Submit("second");
-    ASSERT_TRUE(watch->Read(&response));
-    EXPECT_EQ(response.event().type(), "Submitted");
-    EXPECT_EQ(response.event().revision(), seen + 1);
-    EXPECT_EQ(response.job().id(), second);
-    seen = response.event().revision();
-    context.TryCancel();
-  }
-  Pause(first);
-  Cancel(first);
-  server_.Stop();
-  server_.Start();
-  grpc::ClientContext context;
-  SetDeadline(context);
-  v1::WatchJobsRequest request;
-  request.set_after_revision(seen);
-  auto watch = server_.jobs->WatchJobs(&context, request);
-  v1::WatchJobsResponse response;
-  ASSERT_TRUE(watch->Read(&response));
-  EXPECT_EQ(response.event().type(), "Paused");
-  EXPECT_EQ(response.event().revision(), seen + 1);
-  ASSERT_TRUE(watch->Read(&response));
-  EXPECT_EQ(response.event().type(), "Cancelled");
-  context.TryCancel();
-}
-
-TEST_F(RpcTest, AWatchOfCompactedRevisionsIsOutOfRange) {
-  server_.Stop();
-  server_.coordinator_options.keep_events = 10;
-  server_.Start();
-  const std::string id = Submit("tiny");
-  for (int i = 0; i < 20; ++i) {
-    Pause(id);
-    Resume(id);
-  }
-  grpc::Status status;
-  const absl::Time deadline = absl::Now() + absl::Seconds(30);
-  do {
-    server_.Stop();  // events that are still in memory can be had for longer
-    server_.Start();
-    absl::SleepFor(absl::Milliseconds(100));
-    grpc::ClientContext context;
-    SetDeadline(context);
-    v1::WatchJobsRequest request;
-    request.set_after_revision(1);
-    auto watch = server_.jobs->WatchJobs(&context, request);
-    v1::WatchJobsResponse response;
-    if (watch->Read(&response)) context.TryCancel();
-    status = watch->Finish();
-  } while (status.error_code() != grpc::StatusCode::OUT_OF_RANGE && absl::Now() < deadline);
-  EXPECT_EQ(status.error_code(), grpc::StatusCode::OUT_OF_RANGE);
-  EXPECT_NE(DetailOf<google::rpc::ErrorInfo>(status).metadata().at("oldest_revision"), "0");
-}
-
-TEST_F(RpcTest, MetricsAreStoredAndStreamedAndTheStreamEndsWithTheJob) {
-  auto agent = Agent("n1", 1);
-  const std::string id = Submit("tiny");
-  Await(id, v1::JOB_STATE_RUNNING);
-  auto send = [&](int64_t step) {
-    v1::AgentMessage message;
-    message.mutable_metrics()->set_job_id(id);
-    message.mutable_metrics()->set_epoch(1);
-    v1::StepMetrics& metrics = *message.mutable_metrics()->add_records()->mutable_step();
-    metrics.set_step(step);
-    metrics.set_loss(1.0 / static_cast<double>(step));
-    metrics.set_step_seconds(0.5);
-    agent->Send(message);
-  };
-  for (int64_t step = 1; step <= 3; ++step) send(step);
-  while (Get(id).progress().step() < 3) absl::SleepFor(absl::Milliseconds(5));
-  EXPECT_DOUBLE_EQ(Get(id).progress().eta_seconds(), 97 * 0.5);
-  auto metrics = v1::MetricService::NewStub(server_.channel);
-  grpc::ClientContext context;
-  SetDeadline(context);
-  v1::StreamMetricsRequest request;
-  request.set_job(id);
-  request.set_from_step(2);
-  auto stream = metrics->StreamMetrics(&context, request);
-  v1::StreamMetricsResponse response;
-  for (int64_t step = 2; step <= 3; ++step) {
-    ASSERT_TRUE(stream->Read(&response));
-    EXPECT_EQ(response.record().step().step(), step);
-  }
-  send(4);
-  ASSERT_TRUE(stream->Read(&response));
-  EXPECT_EQ(response.record().step().step(), 4);
-  Complete(*agent, id, 1, 1);
-  EXPECT_FALSE(stream->Read(&response));
-  EXPECT_TRUE(stream->Finish().ok());
-}
-
-TEST(MetricListenerTest, ASlowReaderLosesTheOldestAndIsToldHowMany) {
-  MetricHub hub;
-  auto listener = std::make_shared<MetricListener>(4, [] {});
-  hub.Subscribe("a", listener);
-  v1::MetricBatch batch;
-  batch.set_job_id("a");
-  for (int64_t step = 1; step <= 10; ++step) batch.add_records()->mutable_step()->set_step(step);
-  EXPECT_EQ(hub.Publish(batch), 6);
-  const auto item = listener->Next();
-  EXPECT_EQ(item->record.step().step(), 7);
-  EXPECT_EQ(item->dropped, 6);
-  EXPECT_EQ(listener->Next()->dropped, 0);
-}
-
-// O7, the server's part
-TEST_F(RpcTest, LogsComeThroughByteForByte) {
-  const std::string line = "no newline at the end, and no UTF-8: \xff\xfe";
-  const std::string large(1 << 20, 'x');
-  auto agent = Agent("n1", 1);
-  agent->on_log_read = [&](AgentClient& client, const v1::LogRead& read) {
-    v1::AgentMessage message;
-    message.mutable_log_chunk()->set_read_id(read.read_id());
-    message.mutable_log_chunk()->set_epoch(read.epoch());
-    message.mutable_log_chunk()->set_data(large);
-    client.Send(message);
-    message.mutable_log_chunk()->set_data(line);
-    message.mutable_log_chunk()->set_end(true);
-    client.Send(message);
-  };
-  const std::string id = Submit("tiny");
-  Await(id, v1::JOB_STATE_RUNNING);
-  Cancel(id);
-  Await(id, v1::JOB_STATE_CANCELLED);
-  auto logs = v1::LogService::NewStub(server_.channel);
-  v1::StreamLogsRequest request;
-  request.set_job(id);
-  std::string text;
-  {
-    grpc::ClientContext context;
-    SetDeadline(context);
-    auto stream = logs->StreamLogs(&context, request);
-    v1::StreamLogsResponse response;
-    while (stream->Read(&response)) {
-      EXPECT_LE(response.data().size(), 64u << 10);
-      EXPECT_EQ(response.epoch(), 1);
-      text += response.data();
-    }
-    EXPECT_TRUE(stream->Finish().ok());
-  }
-  EXPECT_TRUE(text == large + line);
-  agent.reset();
-  while (true) {  // the server notices in a moment
-    grpc::ClientContext context;
-    SetDeadline(context);
-    auto stream = logs->StreamLogs(&context, request);
-    v1::StreamLogsResponse response;
-    while (stream->Read(&response)) {
-    }
-    const grpc::Status status = stream->Finish();
-    if (status.error_code() != grpc::StatusCode::UNAVAILABLE) continue;
-    EXPECT_THAT(status.error_message(), HasSubstr("n1"));
-    break;
-  }
-}
-
-TEST_F(RpcTest, ANewerSessionReplacesAnOlderOne) {
-  auto first = Agent("n1", 1, 5);
-  const std::string id = Submit("tiny");
-  Await(id, v1::JOB_STATE_RUNNING);
-  auto stale = Agent("n1", 1, 4);
-  while (!stale->closed()) absl::SleepFor(absl::Milliseconds(5));
-  EXPECT_EQ(stale->status().error_code(), grpc::StatusCode::FAILED_PRECONDITION);
-  EXPECT_EQ(ReasonOf(stale->status()), "STALE_SESSION");
-  AgentClient newer(server_.server->address(), first->agent(), 6);
-  while (!first->closed()) absl::SleepFor(absl::Milliseconds(5));
-  EXPECT_EQ(first->status().error_code(), grpc::StatusCode::ABORTED);
-  Complete(newer, id, 1, 1);
-  Await(id, v1::JOB_STATE_SUCCEEDED);
-}
-
 TEST_F(RpcTest, VerbsCheckEtagsAndNames) {
   const std::string id = Submit("twin");
   Submit("twin");
@@ -572,7 +279,8 @@ TEST_F(RpcTest, ASecondServerOnThePortFails) {
   RealClock clock;
   core::NoTelemetry telemetry;
   RpcServer other(server_.server_options, server_.coordinator.get(), &clock, &telemetry);
-  EXPECT_THAT(other.Start(server_.server->address()), slipway::testing::StatusIs(absl::StatusCode::kUnavailable, HasSubstr("cannot listen")));
+  EXPECT_THAT(other.Start(server_.server->address()),
+              slipway::testing::StatusIs(absl::StatusCode::kUnavailable, HasSubstr("cannot listen")));
 }
 
 }  // namespace

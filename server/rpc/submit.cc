@@ -38,9 +38,8 @@ spec::SpecFaults CheckRoots(const v1::TrainingSpec& training, const std::vector<
   for (const spec::FieldPath& field : spec::AllFields()) {
     if (spec::MetaOf(field.field()).path_kind().empty() || !spec::HasValue(training, field)) continue;
     const std::string value = spec::ValueText(training, field);
-    const bool allowed = std::any_of(roots.begin(), roots.end(), [&](const std::string& root) {
-      return IsUnder(Normal(value), Normal(root));
-    });
+    const bool allowed = std::any_of(roots.begin(), roots.end(),
+                                     [&](const std::string& root) { return IsUnder(Normal(value), Normal(root)); });
     if (allowed) continue;
     faults.push_back({.path = field.path,
                       .value = value,

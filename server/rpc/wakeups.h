@@ -1,5 +1,6 @@
-// Callbacks of streams that wait for news. Thread-safe. A callback runs on the notifying thread and must not block; after
-// Unsubscribe returned it does not run any more (it may still be running on another thread: it owns what it uses).
+// Callbacks of streams that wait for news. Thread-safe. A callback runs on the notifying thread and must not block;
+// after Unsubscribe returned it does not run any more (it may still be running on another thread: it owns what it
+// uses).
 #ifndef SLIPWAY_SERVER_RPC_WAKEUPS_H_
 #define SLIPWAY_SERVER_RPC_WAKEUPS_H_
 

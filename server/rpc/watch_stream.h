@@ -1,6 +1,6 @@
 // WatchJobs: a snapshot, then events in the order of revisions, then bookmarks. The stream holds a cursor and one small
-// batch; what it has not read yet stays with the coordinator, so a slow reader costs nothing and misses nothing (until what
-// it has not read is compacted: OUT_OF_RANGE).
+// batch; what it has not read yet stays with the coordinator, so a slow reader costs nothing and misses nothing (until
+// what it has not read is compacted: OUT_OF_RANGE).
 #ifndef SLIPWAY_SERVER_RPC_WATCH_STREAM_H_
 #define SLIPWAY_SERVER_RPC_WATCH_STREAM_H_
 

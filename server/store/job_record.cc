@@ -31,8 +31,8 @@ absl::StatusOr<core::JobEntry> FromRecord(const storage::v1::JobRecord& record) 
     return absl::DataLossError("job record without a version or an id");
   }
   if (!v1::JobState_IsValid(record.job().state()) || record.job().state() == v1::JOB_STATE_UNSPECIFIED) {
-    return absl::DataLossError(absl::StrCat("job ", record.job().id(), " has the unknown state ",
-                                            static_cast<int>(record.job().state())));
+    return absl::DataLossError(
+        absl::StrCat("job ", record.job().id(), " has the unknown state ", static_cast<int>(record.job().state())));
   }
   for (const v1::Attempt& attempt : record.job().attempts()) {
     const bool whole = attempt.placements_size() == attempt.world_size() && attempt.world_size() > 0;

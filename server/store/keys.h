@@ -1,13 +1,13 @@
-// Keys of the store: a letter for the kind, then what it is found by. Numbers are big-endian so that they sort. Internal to
-// server/store. The formats are on disk: never change what a letter means.
+// Keys of the store: a letter for the kind, then what it is found by. Numbers are big-endian so that they sort.
+// Internal to server/store. The formats are on disk: never change what a letter means.
 #ifndef SLIPWAY_SERVER_STORE_KEYS_H_
 #define SLIPWAY_SERVER_STORE_KEYS_H_
 
 #include <cstdint>
 #include <string>
-#include "absl/strings/string_view.h"
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 
 namespace slipway::server::store {
 

@@ -87,8 +87,8 @@ void MetricStore::ForkAfter(const std::string& job_id, int64_t step, int64_t epo
   const std::unique_ptr<rocksdb::Iterator> it(db_->NewIterator(rocksdb::ReadOptions()));
   for (it->Seek(absl::StrCat(prefix, BigEndian(step + 1))); it->Valid() && it->key().starts_with(prefix); it->Next()) {
     storage::v1::StoredMetric stored;
-    const bool ours = stored.ParseFromArray(it->value().data(), static_cast<int>(it->value().size())) &&
-                      stored.epoch() >= epoch;
+    const bool ours =
+        stored.ParseFromArray(it->value().data(), static_cast<int>(it->value().size())) && stored.epoch() >= epoch;
     if (!ours) writes.Delete(it->key());
   }
   db_->Write(rocksdb::WriteOptions(), &writes).PermitUncheckedError();

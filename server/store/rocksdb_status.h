@@ -4,10 +4,9 @@
 
 #include <rocksdb/status.h>
 
-#include "absl/strings/string_view.h"
-
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 
 namespace slipway::server::store {
 

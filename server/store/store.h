@@ -1,5 +1,5 @@
-// The coordinator's memory: jobs, events, request ids and nodes in RocksDB. Commit is one synced write batch: after OK all
-// of it survives a crash, after an error none of it counts. A record that cannot be read is set aside, not fatal.
+// The coordinator's memory: jobs, events, request ids and nodes in RocksDB. Commit is one synced write batch: after OK
+// all of it survives a crash, after an error none of it counts. A record that cannot be read is set aside, not fatal.
 //
 // Commit, Reopen and Compact belong to one thread; the reading functions may be called from any thread at any time.
 #ifndef SLIPWAY_SERVER_STORE_STORE_H_
@@ -8,12 +8,12 @@
 #include <cstdint>
 #include <memory>
 #include <string>
-#include "absl/strings/string_view.h"
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "server/core/state.h"

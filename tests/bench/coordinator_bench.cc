@@ -54,8 +54,14 @@ class Server {
     const absl::Time begin = absl::Now();
     SpawnOptions spawn;
     spawn.argv = {std::filesystem::read_symlink("/proc/self/exe").parent_path() / "slipwayd",
-                  "--data-dir", directory_.string(), "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0",
-                  "--log-level", "off"};
+                  "--data-dir",
+                  directory_.string(),
+                  "--listen",
+                  "127.0.0.1:0",
+                  "--http",
+                  "127.0.0.1:0",
+                  "--log-level",
+                  "off"};
     spawn.parent_death_signal = SIGKILL;
     absl::StatusOr<Subprocess> child = Subprocess::Spawn(spawn);
     if (!child.ok()) Fail(child.status().ToString());
@@ -79,8 +85,7 @@ class Server {
     grpc::ChannelArguments arguments;
     arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // a connection of its own
     arguments.SetMaxReceiveMessageSize(256 << 20);
-    return v1::JobService::NewStub(
-        grpc::CreateCustomChannel(address_, grpc::InsecureChannelCredentials(), arguments));
+    return v1::JobService::NewStub(grpc::CreateCustomChannel(address_, grpc::InsecureChannelCredentials(), arguments));
   }
 
  private:

@@ -26,7 +26,7 @@ class ScriptedAgent {
 
   bool passes_preflight = true;
   bool gets_ready = true;
-  bool stops_as_asked = true;   // stop_requested: saves and leaves
+  bool stops_as_asked = true;     // stop_requested: saves and leaves
   bool ends_when_stopped = true;  // phase STOPPED: the processes are gone
 
   std::shared_ptr<Disk> disk = std::make_shared<Disk>();

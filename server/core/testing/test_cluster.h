@@ -83,7 +83,11 @@ class TestCluster {
   // With an id that is equal to the name.
   Effects Submit(const std::string& id, v1::TrainingSpec spec) {
     spec.set_name(id);
-    return Do(CreateJob{.id = id, .nonce = "n", .spec = spec, .submitted_spec = spec, .output_dir = "/out/" + id,
+    return Do(CreateJob{.id = id,
+                        .nonce = "n",
+                        .spec = spec,
+                        .submitted_spec = spec,
+                        .output_dir = "/out/" + id,
                         .checkpoint_dir = "/out/" + id + "/checkpoints"});
   }
 

@@ -1,4 +1,5 @@
-// A scripted agent behind a real Session stream: it applies each desired state as it comes, reports and beats. Thread-safe.
+// A scripted agent behind a real Session stream: it applies each desired state as it comes, reports and beats.
+// Thread-safe.
 #ifndef SLIPWAY_SERVER_RPC_TESTING_AGENT_CLIENT_H_
 #define SLIPWAY_SERVER_RPC_TESTING_AGENT_CLIENT_H_
 

@@ -43,7 +43,8 @@ class TestServer {
     auto metrics = store::MetricStore::Open(directory_ / "metrics", absl::Hours(1));
     ASSERT_OK(metrics);
     metrics_ = *std::move(metrics);
-    coordinator = std::make_unique<Coordinator>(coordinator_options, store_.get(), metrics_.get(), &clock_, &telemetry_);
+    coordinator =
+        std::make_unique<Coordinator>(coordinator_options, store_.get(), metrics_.get(), &clock_, &telemetry_);
     server = std::make_unique<RpcServer>(server_options, coordinator.get(), &clock_, &telemetry_);
     ASSERT_OK(coordinator->Start(server->sink()));
     ASSERT_OK(server->Start("127.0.0.1:0"));
