@@ -26,7 +26,6 @@ void Transition::On(const AgentConnected& event) {
   entry.reported = false;
   entry.present.clear();
   if (!known) effects_.nodes.insert(node.id());
-  Touch(node.id());
 }
 
 void Transition::On(const AgentDisconnected& event) {
@@ -52,6 +51,7 @@ void Transition::On(const AgentObserved& event) {
   const auto it = state_.nodes.find(event.node_id);
   if (it == state_.nodes.end() || it->second.node.state() != v1::NODE_STATE_CONNECTED) return;
   NodeEntry& node = it->second;
+  const bool first = !node.reported;
   node.reported = true;
   node.stale = false;
   node.present.clear();
@@ -67,6 +67,7 @@ void Transition::On(const AgentObserved& event) {
     NoticeMissing(state_.jobs.at(id), node);
     Evaluate(state_.jobs.at(id));
   }
+  if (first) Touch(event.node_id);
 }
 
 bool Transition::RunsForNobody(const v1::ObservedAssignment& assignment) {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <deque>
 #include <random>
 #include <utility>
 
@@ -72,6 +73,8 @@ class RandomRun {
     } else if (dice < 92) {
       if (const std::string node = Node(); !Connected(node)) {
         if (Pick(4) == 0) cluster_.agents[node].Forget();
+        wire_[node].clear();
+        said_[node] = 0;
         cluster_.Reconnect(node);
       }
     } else {
@@ -86,11 +89,24 @@ class RandomRun {
     agent.gets_ready = Pick(4) != 0;
     agent.stops_as_asked = Pick(4) != 0;
     agent.ends_when_stopped = Pick(4) != 0;
-    agent.Apply(DesiredFor(cluster_.state, node));
+    // What it should do reaches it in order, but late.
+    std::deque<v1::DesiredState>& wire = wire_[node];
+    wire.push_back(DesiredFor(cluster_.state, node));
+    while (!wire.empty()) {
+      agent.Apply(wire.front());
+      wire.pop_front();
+      if (Pick(2) == 0) break;
+    }
     if (Pick(3) == 0) return;
+    Report(node);
+    if (Pick(3) == 0) return;
+    cluster_.Do(AgentHeartbeat{node, said_[node]});
+  }
+
+  // A revision counts as applied only once the report shows what it has led to.
+  void Report(const std::string& node) {
     cluster_.Report(node);
-    if (Pick(3) == 0) return;
-    cluster_.Do(AgentHeartbeat{node, agent.applied_revision()});
+    said_[node] = cluster_.agents[node].applied_revision();
   }
 
   void ChangeARank() {
@@ -115,12 +131,12 @@ class RandomRun {
         agent.Rank(key, rank.rank())->set_step(rank.step() + 1);
         agent.Commit(key, rank.step());
     }
-    if (Connected(node) && Pick(2) == 0) cluster_.Report(node);
+    if (Connected(node) && Pick(2) == 0) Report(node);
   }
 
   void KeepAlive() {
     for (const auto& [node, agent] : cluster_.agents) {
-      if (Pick(8) != 0) cluster_.Do(AgentHeartbeat{node, agent.applied_revision()});
+      if (Pick(8) != 0) cluster_.Do(AgentHeartbeat{node, said_[node]});
     }
   }
 
@@ -132,12 +148,30 @@ class RandomRun {
       ASSERT_GT(event.revision(), last_event_);
       last_event_ = event.revision();
     }
+    CheckProcesses();
     std::set<std::pair<std::string, int>> used;
     for (const auto& [id, entry] : state.jobs) {
       CheckJob(id, entry);
       if (const v1::Attempt* attempt = LiveAttempt(entry)) {
         for (const v1::RankPlacement& placement : attempt->placements()) {
           ASSERT_TRUE(used.insert({placement.node_id(), placement.slot()}).second) << "a slot is booked twice";
+        }
+      }
+    }
+  }
+
+  // A new attempt, or the end of a job, comes only when nothing of the attempt before it runs any more: except on a
+  // node whose lease has run out.
+  void CheckProcesses() {
+    for (const auto& [node, agent] : cluster_.agents) {
+      const bool lost = cluster_.state.nodes.at(node).node.state() == v1::NODE_STATE_LOST;
+      for (const auto& [key, assignment] : agent.known()) {
+        if (lost) excused_.insert({node, key});
+        if (excused_.contains({node, key})) continue;
+        const bool runs = std::any_of(assignment.ranks().begin(), assignment.ranks().end(),
+                                      [](const v1::ObservedRank& r) { return r.state() != v1::RANK_STATE_EXITED; });
+        if (runs) {
+          ASSERT_EQ(cluster_.Live(key.first), key) << "runs on " << node << " unknown to the state";
         }
       }
     }
@@ -173,7 +207,8 @@ class RandomRun {
   void Finish() {
     for (auto& [node, agent] : cluster_.agents) {
       agent.gets_ready = agent.stops_as_asked = agent.ends_when_stopped = true;
-      if (!Connected(node)) cluster_.Reconnect(node);
+      wire_[node].clear();
+      cluster_.Reconnect(node);
     }
     for (int round = 0; round < 400 && AnyOpen() && !::testing::Test::HasFailure(); ++round) {
       cluster_.Settle();
@@ -220,6 +255,9 @@ class RandomRun {
   int64_t last_revision_ = 0;
   int64_t last_event_ = 0;
   std::map<std::string, v1::JobState> finals_;
+  std::map<std::string, std::deque<v1::DesiredState>> wire_;
+  std::map<std::string, int64_t> said_;
+  std::set<std::pair<std::string, ScriptedAgent::Key>> excused_;
 };
 
 TEST(RandomTest, WhatMustAlwaysHoldHolds) {

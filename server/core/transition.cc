@@ -65,7 +65,9 @@ void Transition::SetCondition(JobEntry& entry, absl::string_view type, bool stat
 void Transition::Touch(const std::string& node_id) {
   const auto it = state_.nodes.find(node_id);
   if (it == state_.nodes.end()) return;
-  if (effects_.publish.insert(node_id).second) ++it->second.desired_revision;
+  if (!effects_.publish.contains(node_id)) ++it->second.desired_revision;
+  // A node first says what it runs; then it hears what it should.
+  if (it->second.reported) effects_.publish.insert(node_id);
 }
 
 void Transition::TouchNodesOf(const JobEntry& entry) {

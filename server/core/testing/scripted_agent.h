@@ -70,6 +70,7 @@ class ScriptedAgent {
     return observed;
   }
 
+  const std::map<Key, v1::ObservedAssignment>& known() const { return known_; }
   bool Knows(const Key& key) const { return known_.contains(key); }
   v1::ObservedAssignment& Assignment(const Key& key) { return known_.at(key); }
 
@@ -123,6 +124,8 @@ class ScriptedAgent {
         rank = mine.add_ranks();
         rank->set_rank(placement.rank());
         rank->set_state(v1::RANK_STATE_STARTING);
+        // Nothing is started to be stopped.
+        if (assignment.phase() == v1::DESIRED_PHASE_STOPPED) End(*rank, v1::RANK_OUTCOME_FAULT);
       }
       if (placement.rank() == 0) mine.set_rendezvous_address("127.0.0.1:1234");
       if (rank->state() == v1::RANK_STATE_EXITED) continue;
