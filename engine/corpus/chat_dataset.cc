@@ -60,9 +60,8 @@ absl::StatusOr<std::shared_ptr<const ChatDataset>> ChatDataset::Load(
     SLIPWAY_ASSIGN_OR_RETURN(const bool more, ReadBatch(reader, lines));
     if (!more) break;
     std::vector<std::optional<absl::StatusOr<EncodedChat>>> chats(lines.size());
-    ParallelFor(static_cast<int64_t>(lines.size()), WorkerCount(options.workers), [&](int64_t i) {
-      chats[static_cast<size_t>(i)] = EncodeLine(encoder, lines[static_cast<size_t>(i)]);
-    });
+    ParallelFor(static_cast<int64_t>(lines.size()), WorkerCount(options.workers),
+                [&](int64_t i) { chats[static_cast<size_t>(i)] = EncodeLine(encoder, lines[static_cast<size_t>(i)]); });
     for (size_t i = 0; i < lines.size(); ++i) dataset->Add(lines[i].number, *chats[i], options);
   }
   const ChatReport& report = dataset->report_;
@@ -98,7 +97,8 @@ void ChatDataset::Add(int64_t line, const absl::StatusOr<EncodedChat>& chat, con
   }
   const int64_t kept = std::min(full, options.seq_length);
   // Nothing predicts the first token.
-  const int64_t loss = kept < 2 ? 0 : std::accumulate(chat->trained.begin() + 1, chat->trained.begin() + kept, int64_t{0});
+  const int64_t loss =
+      kept < 2 ? 0 : std::accumulate(chat->trained.begin() + 1, chat->trained.begin() + kept, int64_t{0});
   if (loss == 0) {
     return Drop(line, overlong ? StrCat("no trainable tokens among the first ", options.seq_length, " of its ", full,
                                         " (seq_length)")

@@ -34,14 +34,14 @@ struct DroppedLine {
 // What became of the file. Tokens are counted after cutting.
 struct ChatReport {
   std::string path;
-  int64_t lines = 0;          // that are not blank
+  int64_t lines = 0;  // that are not blank
   int64_t samples = 0;
   int64_t tokens = 0;
-  int64_t loss_tokens = 0;    // that some input predicts
-  int64_t truncated = 0;      // samples
-  int64_t longest_tokens = 0; // before cutting
+  int64_t loss_tokens = 0;     // that some input predicts
+  int64_t truncated = 0;       // samples
+  int64_t longest_tokens = 0;  // before cutting
   int64_t longest_line = 0;
-  int64_t dropped = 0;        // lines
+  int64_t dropped = 0;                     // lines
   std::vector<DroppedLine> dropped_lines;  // in order; the first kMaxDroppedLines
   static constexpr size_t kMaxDroppedLines = 100;
 
@@ -51,10 +51,12 @@ struct ChatReport {
 
 class ChatDataset final : public SampleSet {
  public:
-  // Lines that are no chat, or have nothing to train within seq_length, are left out and reported. InvalidArgument, with
-  // the first reasons, when no line is left; errors of reading the file as they are. `files` must outlive the call.
-  static absl::StatusOr<std::shared_ptr<const ChatDataset>> Load(
-      FileSystem& files, std::shared_ptr<const tokenizer::Tokenizer> tokenizer, const ChatDatasetOptions& options);
+  // Lines that are no chat, or have nothing to train within seq_length, are left out and reported. InvalidArgument,
+  // with the first reasons, when no line is left; errors of reading the file as they are. `files` must outlive the
+  // call.
+  static absl::StatusOr<std::shared_ptr<const ChatDataset>> Load(FileSystem& files,
+                                                                 std::shared_ptr<const tokenizer::Tokenizer> tokenizer,
+                                                                 const ChatDatasetOptions& options);
 
   int64_t size() const override { return report_.samples; }
   absl::StatusOr<Sample> Get(int64_t item) const override;

@@ -50,7 +50,8 @@ TEST(ChatDataset, OrderDoesNotDependOnTheNumberOfWorkers) {
 }
 
 TEST(ChatDataset, ReportsTheLongestAndTheDropped) {
-  ChatFile file(absl::StrCat(ChatLine("q", "x"), "\n\n", ChatLine("q", std::string(50, 'y')), "\n{\n", ChatLine("q", "z"), "\n"));
+  ChatFile file(
+      absl::StrCat(ChatLine("q", "x"), "\n\n", ChatLine("q", std::string(50, 'y')), "\n{\n", ChatLine("q", "z"), "\n"));
   file.options.seq_length = 30;
   file.options.overlong = Overlong::kDrop;
   ASSERT_OK_AND_ASSIGN(const auto dataset, file.Load());

@@ -20,8 +20,8 @@ bool CallsTools(const Json& message) {
   return calls != message.end() && calls->is_array() && !calls->empty();
 }
 
-// Where the template's text ends that follows the mark at `place`: at the next mark, which may lie at the same place, or
-// at the end of the text.
+// Where the template's text ends that follows the mark at `place`: at the next mark, which may lie at the same place,
+// or at the end of the text.
 int64_t NextPlace(const MarkedChat& marked, int64_t place) {
   const auto [first, behind] = std::equal_range(marked.places.begin(), marked.places.end(), place);
   if (behind - first > 1) return place;
@@ -29,7 +29,8 @@ int64_t NextPlace(const MarkedChat& marked, int64_t place) {
 }
 
 // A template that has no words for tool calls would leave them out without a sound.
-absl::Status CheckToolCallsArePrinted(const ChatTemplate& chat_template, const ChatInput& chat, const std::string& plain) {
+absl::Status CheckToolCallsArePrinted(const ChatTemplate& chat_template, const ChatInput& chat,
+                                      const std::string& plain) {
   ChatInput without = chat;
   bool any = false;
   for (Json& message : without.messages) {
@@ -59,7 +60,8 @@ void ChatEncoder::LearnTemplate(const ChatTemplate& chat_template) {
   const absl::StatusOr<std::string> plain = chat_template.Render(chat);
   chat.add_generation_prompt = true;
   const absl::StatusOr<std::string> prompt = chat_template.Render(chat);
-  if (plain.ok() && prompt.ok() && prompt->compare(0, plain->size(), *plain) == 0) header_ = prompt->substr(plain->size());
+  if (plain.ok() && prompt.ok() && prompt->compare(0, plain->size(), *plain) == 0)
+    header_ = prompt->substr(plain->size());
 
   chat.add_generation_prompt = false;
   chat.messages.push_back(Json::parse(R"({"role":"assistant","content":"a"})"));
@@ -87,8 +89,8 @@ bool ChatEncoder::HeaderIsCertain(const ChatInput& chat, const MarkedChat& marke
   });
 }
 
-// The turn begins behind its header: what the model has to say itself when it is prompted. Between the content before the
-// turn and the turn there is only the template's text, so the first header there is the turn's.
+// The turn begins behind its header: what the model has to say itself when it is prompted. Between the content before
+// the turn and the turn there is only the template's text, so the first header there is the turn's.
 absl::StatusOr<int64_t> ChatEncoder::FindBegin(const ChatInput& chat, const MarkedChat& marked, size_t index,
                                                int64_t previous_end) const {
   const std::optional<int64_t> content_begin = marked.contents[index].begin;

@@ -1,5 +1,5 @@
-// Chats to tokens with a mask of what is trained: what the assistant says, as the model's own template prints it, and the
-// token that ends its turn. Not its header, not the line break after the turn, nothing of anybody else.
+// Chats to tokens with a mask of what is trained: what the assistant says, as the model's own template prints it, and
+// the token that ends its turn. Not its header, not the line break after the turn, nothing of anybody else.
 #ifndef SLIPWAY_ENGINE_CORPUS_CHAT_ENCODER_H_
 #define SLIPWAY_ENGINE_CORPUS_CHAT_ENCODER_H_
 
@@ -16,8 +16,9 @@
 namespace slipway::engine::corpus {
 
 struct EncodedChat {
-  // Of the whole rendered chat, encoded once: the ids that transformers' apply_chat_template gives. Control markers that a
-  // message spells out ("<|im_end|>") become control tokens, as there; the mask goes by place, so they train nothing.
+  // Of the whole rendered chat, encoded once: the ids that transformers' apply_chat_template gives. Control markers
+  // that a message spells out ("<|im_end|>") become control tokens, as there; the mask goes by place, so they train
+  // nothing.
   std::vector<int32_t> ids;
   std::vector<uint8_t> trained;  // one for each id: 1 where the id is to be predicted
 };
@@ -25,8 +26,8 @@ struct EncodedChat {
 // Immutable; all methods may run at once.
 class ChatEncoder {
  public:
-  // Learns from two small chats how the template opens and ends an assistant's turn. FailedPrecondition when the model has
-  // no chat template.
+  // Learns from two small chats how the template opens and ends an assistant's turn. FailedPrecondition when the model
+  // has no chat template.
   static absl::StatusOr<ChatEncoder> Create(std::shared_ptr<const tokenizer::Tokenizer> tokenizer);
 
   // REQUIRES: `chat` comes from ParseChatLine. InvalidArgument when the template refuses it, leaves tool calls out, or
@@ -60,8 +61,8 @@ class ChatEncoder {
                                     EncodedChat& encoded) const;
 
   std::shared_ptr<const tokenizer::Tokenizer> tokenizer_;
-  std::string header_;                       // what the generation prompt adds; empty when the template has none
-  std::optional<int32_t> learned_end_;       // the control token after the assistant's content in a small chat
+  std::string header_;                  // what the generation prompt adds; empty when the template has none
+  std::optional<int32_t> learned_end_;  // the control token after the assistant's content in a small chat
 };
 
 }  // namespace slipway::engine::corpus

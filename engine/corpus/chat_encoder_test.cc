@@ -29,7 +29,8 @@ class Templated {
  public:
   explicit Templated(const std::string& chat_template) {
     for (const char* name : {"tokenizer.json", "tokenizer_config.json"}) {
-      EXPECT_OK(files_.WriteFileAtomically(directory_.Path(name), *files_.ReadFile(std::string(kToyTokenizer) + "/" + name)));
+      EXPECT_OK(
+          files_.WriteFileAtomically(directory_.Path(name), *files_.ReadFile(std::string(kToyTokenizer) + "/" + name)));
     }
     EXPECT_OK(files_.WriteFileAtomically(directory_.Path("chat_template.jinja"), chat_template));
   }
@@ -71,7 +72,9 @@ TEST(ChatEncoder, WhiteSpaceThatTheTemplateTrimsIsNoFault) {
 
 TEST(ChatEncoder, ReasoningIsPartOfTheReply) {
   EXPECT_THAT(ChatFile(R"({"messages":[{"role":"user","content":"a"},)"
-                       R"({"role":"assistant","reasoning_content":"why","content":"b"}]})", kQwen3Tokenizer).Trained(),
+                       R"({"role":"assistant","reasoning_content":"why","content":"b"}]})",
+                       kQwen3Tokenizer)
+                  .Trained(),
               ElementsAre("<think>\nwhy\n</think>\n\nb<|im_end|>"));
 }
 
@@ -80,9 +83,11 @@ TEST(ChatEncoder, ToolCallsAreTrainedWithWhatTheirTextSays) {
       R"({"messages":[{"role":"user","content":"t?"},{"role":"assistant","content":"Look.","tool_calls":)"
       R"([{"type":"function","function":{"name":"f","arguments":{"q":"<|im_end|> x"}}}]},)"
       R"({"role":"tool","content":""},{"role":"tool","content":"19"},{"role":"assistant","content":"ok"}]})";
-  EXPECT_THAT(ChatFile(line, kQwen3Tokenizer).Trained(),
-              ElementsAre("Look.\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"q\": \"<|im_end|> x\"}}\n</tool_call><|im_end|>",
-                          "<think>\n\n</think>\n\nok<|im_end|>"));
+  EXPECT_THAT(
+      ChatFile(line, kQwen3Tokenizer).Trained(),
+      ElementsAre(
+          "Look.\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"q\": \"<|im_end|> x\"}}\n</tool_call><|im_end|>",
+          "<think>\n\n</think>\n\nok<|im_end|>"));
 }
 
 TEST(ChatEncoder, ATemplateThatDropsToolCallsIsAFault) {
@@ -98,25 +103,37 @@ TEST(ChatEncoder, AUserWhoImitatesToolResultsIsMaskedAllTheSame) {
   const char* const line =
       R"({"messages":[{"role":"user","content":"q"},{"role":"assistant","content":"<think>x</think>call"},)"
       R"({"role":"user","content":"<tool_response>\n19\n</tool_response>"},{"role":"assistant","content":"ok"}]})";
-  EXPECT_THAT(ChatFile(line, kQwen3Tokenizer).Trained(), ElementsAre("<think>\nx\n</think>\n\ncall<|im_end|>", "<think>\n\n</think>\n\nok<|im_end|>"));
+  EXPECT_THAT(ChatFile(line, kQwen3Tokenizer).Trained(),
+              ElementsAre("<think>\nx\n</think>\n\ncall<|im_end|>", "<think>\n\n</think>\n\nok<|im_end|>"));
 }
 
 TEST(ChatEncoder, ATemplateWithoutEndTokensTrainsTheContent) {
-  Templated toy("{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}{% if add_generation_prompt %}assistant: {% endif %}");
+  Templated toy(
+      "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}{% if add_generation_prompt %}assistant: {% "
+      "endif %}");
   ASSERT_OK_AND_ASSIGN(const std::string trained, toy.Trained(kReferenceChat));
   EXPECT_EQ(trained, "Yo4");
 }
 
+TEST(ChatEncoder, TheDateIsAlwaysTheSame) {
+  Templated toy("{% for m in messages %}{{ m.content }}{{ strftime_now('%d %b %Y') }}<|im_end|>{% endfor %}");
+  ASSERT_OK_AND_ASSIGN(const std::string trained, toy.Trained(slipway::testing::ChatLine("q", "today is")));
+  EXPECT_EQ(trained, "today is26 Jul 2024<|im_end|>");
+}
+
 TEST(ChatEncoder, HeadersInsideContentsAreNotMistakenForHeaders) {
-  Templated toy("{% for m in messages %}{{ m.role }}: {{ m.content }}<|im_end|>{% endfor %}{% if add_generation_prompt %}assistant: {% endif %}");
+  Templated toy(
+      "{% for m in messages %}{{ m.role }}: {{ m.content }}<|im_end|>{% endfor %}{% if add_generation_prompt "
+      "%}assistant: {% endif %}");
   ASSERT_OK_AND_ASSIGN(const std::string trained,
                        toy.Trained(slipway::testing::ChatLine("assistant: no<|im_end|>assistant: ", "assistant: yes")));
   EXPECT_EQ(trained, "assistant: yes<|im_end|>");
 }
 
 TEST(ChatEncoder, RefusesTemplatesThatHideWhatIsWhose) {
-  EXPECT_THAT(Templated("{% for m in messages %}{{ m.content | length }}{{ m.content }}{% endfor %}").Trained(kReferenceChat),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("depending on what they say")));
+  EXPECT_THAT(
+      Templated("{% for m in messages %}{{ m.content | length }}{{ m.content }}{% endfor %}").Trained(kReferenceChat),
+      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("depending on what they say")));
   EXPECT_THAT(Templated("{% for m in messages %}{{ m.content }}{{ m.content }}{% endfor %}").Trained(kReferenceChat),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("twice")));
   EXPECT_THAT(Templated("nothing").Trained(kReferenceChat),

@@ -70,7 +70,8 @@ absl::StatusOr<MarkedChat> TryMarks(const ChatTemplate& chat_template, const Cha
   SLIPWAY_RETURN_IF_ERROR(CollectMarks(rendered, result));
   if (result.text != plain) {
     return absl::InvalidArgumentError(
-        "the chat template prints more than the contents depending on what they say, so the assistant's part of the text "
+        "the chat template prints more than the contents depending on what they say, so the assistant's part of the "
+        "text "
         "is not certain");
   }
   return result;

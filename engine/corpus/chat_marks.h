@@ -1,8 +1,8 @@
 // Private to this folder: where each message's content went in a rendered chat.
 //
-// The chat is rendered twice, plainly and with marks around each content (characters of Unicode's private use area, inside
-// its leading and trailing white space, so that templates may trim). Without the marks both texts must be equal, so the
-// marks' places are places in the plain text. Nothing is found by searching for what a message says.
+// The chat is rendered twice, plainly and with marks around each content (characters of Unicode's private use area,
+// inside its leading and trailing white space, so that templates may trim). Without the marks both texts must be equal,
+// so the marks' places are places in the plain text. Nothing is found by searching for what a message says.
 #ifndef SLIPWAY_ENGINE_CORPUS_CHAT_MARKS_H_
 #define SLIPWAY_ENGINE_CORPUS_CHAT_MARKS_H_
 
@@ -25,7 +25,8 @@ struct MarkedChat {
   std::string text;  // the plain rendering
   // One a message. Empty where the content is blank, or the template leaves it out or takes it apart.
   std::vector<ContentMarks> contents;
-  // Every place of a mark in the text, ascending: text between two neighbours is either the template's or one content's.
+  // Every place of a mark in the text, ascending: text between two neighbours is either the template's or one
+  // content's.
   std::vector<int64_t> places;
   // False when only the assistant's contents could be marked.
   bool all_roles = true;

@@ -38,8 +38,8 @@ absl::StatusOr<std::string> TextOfParts(const Json& parts) {
   for (size_t i = 0; i < parts.size(); ++i) {
     const Json& part = parts[i];
     if (!part.is_object() || !part.contains("type") || !part["type"].is_string()) {
-      return absl::InvalidArgumentError(StrCat("content[", i, "] is ", ShowJson(part),
-                                               "; expected {\"type\": \"text\", \"text\": ...}"));
+      return absl::InvalidArgumentError(
+          StrCat("content[", i, "] is ", ShowJson(part), "; expected {\"type\": \"text\", \"text\": ...}"));
     }
     if (part["type"] != "text") {
       return absl::InvalidArgumentError(
@@ -68,10 +68,12 @@ absl::StatusOr<bool> CallsTools(const Json& message) {
 }
 
 absl::Status NormalizeMessage(Json& message) {
-  if (!message.is_object()) return absl::InvalidArgumentError(StrCat("it is ", ShowJson(message), "; expected an object"));
+  if (!message.is_object())
+    return absl::InvalidArgumentError(StrCat("it is ", ShowJson(message), "; expected an object"));
   if (!message.contains("role")) return Missing(message, "role");
   if (!message["role"].is_string() || message["role"].get_ref<const std::string&>().empty()) {
-    return absl::InvalidArgumentError(StrCat("role is ", ShowJson(message["role"]), "; expected a text such as \"user\""));
+    return absl::InvalidArgumentError(
+        StrCat("role is ", ShowJson(message["role"]), "; expected a text such as \"user\""));
   }
   SLIPWAY_ASSIGN_OR_RETURN(const bool calls_tools, CallsTools(message));
   const auto content = message.find("content");
@@ -104,9 +106,11 @@ absl::Status CheckTools(const Json& tools) {
 
 absl::StatusOr<tokenizer::ChatInput> ParseChatLine(std::string_view line) {
   SLIPWAY_ASSIGN_OR_RETURN(Json json, tokenizer::ParseJson(line));
-  if (!json.is_object()) return absl::InvalidArgumentError(StrCat("the line is ", ShowJson(json), "; expected an object"));
+  if (!json.is_object())
+    return absl::InvalidArgumentError(StrCat("the line is ", ShowJson(json), "; expected an object"));
   if (!json.contains("messages")) return Missing(json, "messages");
   tokenizer::ChatInput chat;
+  chat.now_unix_seconds = kTrainingTime;
   chat.messages = std::move(json["messages"]);
   if (!chat.messages.is_array()) {
     return absl::InvalidArgumentError(StrCat("messages is ", ShowJson(chat.messages), "; expected a list"));
@@ -117,7 +121,8 @@ absl::StatusOr<tokenizer::ChatInput> ParseChatLine(std::string_view line) {
     SLIPWAY_RETURN_IF_ERROR(Annotate(NormalizeMessage(chat.messages[i]), StrCat("messages[", i, "]")));
     has_assistant = has_assistant || chat.messages[i]["role"] == "assistant";
   }
-  if (!has_assistant) return absl::InvalidArgumentError("no message has the role \"assistant\": there is nothing to learn");
+  if (!has_assistant)
+    return absl::InvalidArgumentError("no message has the role \"assistant\": there is nothing to learn");
   if (const auto tools = json.find("tools"); tools != json.end() && !tools->is_null()) {
     SLIPWAY_RETURN_IF_ERROR(CheckTools(*tools));
     if (!tools->empty()) chat.tools = *tools;

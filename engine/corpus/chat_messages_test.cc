@@ -16,19 +16,23 @@ using ::slipway::testing::StatusIs;
 using ::testing::HasSubstr;
 
 TEST(ParseChatLine, KeepsWhatTemplatesMayRead) {
-  ASSERT_OK_AND_ASSIGN(const tokenizer::ChatInput chat, ParseChatLine(
-      R"({"id":7,"tools":[{"type":"function"}],"messages":[{"role":"user","content":"a","name":"Ann"},)"
-      R"({"role":"assistant","content":[{"type":"text","text":"b"},{"type":"text","text":"c"}],"reasoning_content":"r"}]})"));
-  EXPECT_EQ(chat.messages.dump(),
-            R"([{"role":"user","content":"a","name":"Ann"},{"role":"assistant","content":"bc","reasoning_content":"r"}])");
+  ASSERT_OK_AND_ASSIGN(
+      const tokenizer::ChatInput chat,
+      ParseChatLine(
+          R"({"id":7,"tools":[{"type":"function"}],"messages":[{"role":"user","content":"a","name":"Ann"},)"
+          R"({"role":"assistant","content":[{"type":"text","text":"b"},{"type":"text","text":"c"}],"reasoning_content":"r"}]})"));
+  EXPECT_EQ(
+      chat.messages.dump(),
+      R"([{"role":"user","content":"a","name":"Ann"},{"role":"assistant","content":"bc","reasoning_content":"r"}])");
   EXPECT_EQ(chat.tools.dump(), R"([{"type":"function"}])");
   EXPECT_FALSE(chat.add_generation_prompt);
 }
 
 TEST(ParseChatLine, EmptyOrNullToolsAreNone) {
   for (const char* tools : {"null", "[]"}) {
-    ASSERT_OK_AND_ASSIGN(const tokenizer::ChatInput chat, ParseChatLine(
-        std::string(R"({"messages":[{"role":"assistant","content":"b"}],"tools":)") + tools + "}"));
+    ASSERT_OK_AND_ASSIGN(
+        const tokenizer::ChatInput chat,
+        ParseChatLine(std::string(R"({"messages":[{"role":"assistant","content":"b"}],"tools":)") + tools + "}"));
     EXPECT_TRUE(chat.tools.is_null());
   }
 }

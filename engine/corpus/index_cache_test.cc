@@ -106,7 +106,8 @@ TEST(IndexCacheKey, ChangesWithTheFilesAndTheParameters) {
   EXPECT_NE(*IndexCacheKey(files, prefix, "q"), key);
   slipway::testing::WriteDataset(files, prefix, {{1, 2, 3, 4}});
   EXPECT_NE(*IndexCacheKey(files, prefix, "p"), key);
-  EXPECT_THAT(IndexCacheKey(files, directory.Path("none"), "p"), StatusIs(absl::StatusCode::kNotFound, HasSubstr("none")));
+  EXPECT_THAT(IndexCacheKey(files, directory.Path("none"), "p"),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("none")));
 }
 
 }  // namespace

@@ -17,8 +17,9 @@ absl::StatusOr<std::vector<TextPiece>> PiecesOf(const Sample& sample, const toke
   for (size_t begin = 0; begin < sample.tokens.size();) {
     size_t end = begin + 1;
     while (end < sample.tokens.size() && trained(end) == trained(begin)) ++end;
-    SLIPWAY_ASSIGN_OR_RETURN(std::string text, tokenizer.Decode(absl::MakeSpan(sample.tokens).subspan(begin, end - begin),
-                                                                /*skip_special_tokens=*/false));
+    SLIPWAY_ASSIGN_OR_RETURN(std::string text,
+                             tokenizer.Decode(absl::MakeSpan(sample.tokens).subspan(begin, end - begin),
+                                              /*skip_special_tokens=*/false));
     pieces.push_back({std::move(text), trained(begin)});
     begin = end;
   }
@@ -47,7 +48,8 @@ absl::StatusOr<ShownDocument> ShowDocument(const format::IndexedDataset& dataset
 
 absl::StatusOr<ChatInspection> InspectChatFile(FileSystem& files, std::shared_ptr<const tokenizer::Tokenizer> tokenizer,
                                                const ChatDatasetOptions& options, int64_t shown) {
-  SLIPWAY_ASSIGN_OR_RETURN(const std::shared_ptr<const ChatDataset> dataset, ChatDataset::Load(files, tokenizer, options));
+  SLIPWAY_ASSIGN_OR_RETURN(const std::shared_ptr<const ChatDataset> dataset,
+                           ChatDataset::Load(files, tokenizer, options));
   ChatInspection inspection;
   inspection.report = dataset->report();
   for (int64_t i = 0; i < std::min(shown, dataset->size()); ++i) {

@@ -27,7 +27,8 @@ TEST(InspectChatFile, ShowsWhatIsTrained) {
   EXPECT_EQ(inspection.samples[0].line, 2);
   EXPECT_EQ(inspection.samples[0].tokens, 51);
   std::string marked;
-  for (const TextPiece& piece : inspection.samples[0].pieces) marked += piece.trained ? "[" + piece.text + "]" : piece.text;
+  for (const TextPiece& piece : inspection.samples[0].pieces)
+    marked += piece.trained ? "[" + piece.text + "]" : piece.text;
   EXPECT_EQ(marked,
             "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n[Yo<|im_end|>]\n<|im_start|>user\n2+2?<|im_end|>\n"
             "<|im_start|>assistant\n[4<|im_end|>]\n");
@@ -67,8 +68,9 @@ TEST(InspectIndexedDataset, AnIdOfAnotherTokenizerIsNamed) {
   TempDir directory;
   PosixFileSystem files;
   const std::string prefix = slipway::testing::WriteDataset(files, directory.Path("d"), {{1}, {300}});
-  EXPECT_THAT(InspectIndexedDataset(files, prefix, LoadTokenizer(kToyTokenizer).get(), 5),
-              StatusIs(absl::StatusCode::kInvalidArgument, ::testing::AllOf(HasSubstr("document 1"), HasSubstr("300"))));
+  EXPECT_THAT(
+      InspectIndexedDataset(files, prefix, LoadTokenizer(kToyTokenizer).get(), 5),
+      StatusIs(absl::StatusCode::kInvalidArgument, ::testing::AllOf(HasSubstr("document 1"), HasSubstr("300"))));
 }
 
 }  // namespace

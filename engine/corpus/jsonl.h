@@ -1,5 +1,5 @@
-// JSONL files, one JSON value a line, read as a stream. A byte order mark at the start and CR before LF are dropped; lines
-// of white space alone are skipped but counted.
+// JSONL files, one JSON value a line, read as a stream. A byte order mark at the start and CR before LF are dropped;
+// lines of white space alone are skipped but counted.
 #ifndef SLIPWAY_ENGINE_CORPUS_JSONL_H_
 #define SLIPWAY_ENGINE_CORPUS_JSONL_H_
 

@@ -53,7 +53,8 @@ TEST(JsonlReader, CountsLinesAndSkipsBlankOnes) {
 TEST(JsonlReader, DropsAByteOrderMarkAtTheStartOnly) {
   EXPECT_THAT(*ReadAll("\xEF\xBB\xBF{}\n\xEF\xBB\xBF{}\n"), ElementsAre(Pair(1, "{}"), Pair(2, "\xEF\xBB\xBF{}")));
   EXPECT_THAT(*ReadAll("\xEF\xBB\xBF"), IsEmpty());
-  EXPECT_THAT(ReadAll(std::string("\xFF\xFE{\0}\0", 6)), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("UTF-16")));
+  EXPECT_THAT(ReadAll(std::string("\xFF\xFE{\0}\0", 6)),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("UTF-16")));
 }
 
 TEST(JsonlReader, LinesLongerThanTheBuffer) {
@@ -71,7 +72,8 @@ TEST(JsonlReader, RefusesALineAboveTheLimitByNumber) {
 
 TEST(JsonlReader, AMissingFileIsNotFound) {
   PosixFileSystem files;
-  EXPECT_THAT(JsonlReader::Open(files, "/nowhere/a.jsonl"), StatusIs(absl::StatusCode::kNotFound, HasSubstr("/nowhere")));
+  EXPECT_THAT(JsonlReader::Open(files, "/nowhere/a.jsonl"),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("/nowhere")));
 }
 
 }  // namespace

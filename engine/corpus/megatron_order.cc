@@ -116,8 +116,8 @@ absl::StatusOr<MegatronIndices> BuildMegatronIndices(const std::function<int32_t
   for (int64_t s = range.begin; s < range.end; ++s) tokens += length_of(s);
   if (tokens == 0) return absl::InvalidArgumentError("the sequences hold no tokens");
   if (options.num_samples < 1 || options.seq_length < 1) {
-    return absl::InvalidArgumentError(StrCat("megatron order: ", options.num_samples, " samples of ", options.seq_length,
-                                             " tokens; expected at least 1 of each"));
+    return absl::InvalidArgumentError(StrCat("megatron order: ", options.num_samples, " samples of ",
+                                             options.seq_length, " tokens; expected at least 1 of each"));
   }
   constexpr int64_t kMaxSamples = int64_t{std::numeric_limits<uint32_t>::max()} - 1;
   if (options.num_samples >= kMaxSamples || options.num_samples > (int64_t{1} << 62) / (options.seq_length + tokens)) {

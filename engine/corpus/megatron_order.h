@@ -1,6 +1,6 @@
-// Megatron-LM's sample order (megatron/core/datasets/gpt_dataset.py and helpers.cpp): documents shuffled over all epochs
-// and laid end to end, cut into samples, the samples shuffled; by NumPy's legacy generator, so that the same seed gives
-// the same order as there. "Document" means a sequence of the indexed dataset here, as it does there.
+// Megatron-LM's sample order (megatron/core/datasets/gpt_dataset.py and helpers.cpp): documents shuffled over all
+// epochs and laid end to end, cut into samples, the samples shuffled; by NumPy's legacy generator, so that the same
+// seed gives the same order as there. "Document" means a sequence of the indexed dataset here, as it does there.
 #ifndef SLIPWAY_ENGINE_CORPUS_MEGATRON_ORDER_H_
 #define SLIPWAY_ENGINE_CORPUS_MEGATRON_ORDER_H_
 
@@ -21,11 +21,11 @@ struct MegatronOrderOptions {
 };
 
 struct MegatronIndices {
-  std::vector<int32_t> document_index;   // sequences in reading order, all epochs
+  std::vector<int32_t> document_index;  // sequences in reading order, all epochs
   // Where sample i begins: a place in document_index and a token of that sequence. One more than there are samples.
   std::vector<int64_t> sample_documents;
   std::vector<int32_t> sample_offsets;
-  std::vector<uint32_t> shuffle_index;   // stream place -> sample
+  std::vector<uint32_t> shuffle_index;  // stream place -> sample
 
   int64_t size() const { return static_cast<int64_t>(shuffle_index.size()); }
 };

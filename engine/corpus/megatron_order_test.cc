@@ -58,10 +58,11 @@ TEST_F(MegatronGolden, IndicesAreTheSame) {
     const SplitShares shares = *ParseSplit(entry["split"].get<std::string>());
     const SequenceRange range =
         RangeOf(shares, static_cast<SplitPart>(entry["part"].get<int>()), static_cast<int64_t>(lengths_.size()));
-    ASSERT_OK_AND_ASSIGN(const MegatronIndices indices,
-                         BuildMegatronIndices([&](int64_t s) { return lengths_[static_cast<size_t>(s)]; }, range,
-                                              {.num_samples = entry["num_samples"], .seq_length = entry["seq_length"],
-                                               .seed = entry["seed"]}));
+    ASSERT_OK_AND_ASSIGN(
+        const MegatronIndices indices,
+        BuildMegatronIndices(
+            [&](int64_t s) { return lengths_[static_cast<size_t>(s)]; }, range,
+            {.num_samples = entry["num_samples"], .seq_length = entry["seq_length"], .seed = entry["seed"]}));
     EXPECT_EQ(indices.document_index, entry["document_index"].get<std::vector<int32_t>>());
     EXPECT_EQ(indices.shuffle_index, entry["shuffle_index"].get<std::vector<uint32_t>>());
     ASSERT_EQ(indices.sample_documents.size(), entry["sample_index"].size());
@@ -82,12 +83,15 @@ TEST_F(MegatronGolden, SamplesAreTheSame) {
   }
   const std::string prefix = slipway::testing::WriteDataset(files_, directory_.Path("data"), sequences);
   for (const Json& entry : golden_["cases"]) {
-    PretrainOptions options{.prefix = prefix, .split = *ParseSplit(entry["split"].get<std::string>()),
-                            .part = static_cast<SplitPart>(entry["part"].get<int>()), .seq_length = entry["seq_length"],
+    PretrainOptions options{.prefix = prefix,
+                            .split = *ParseSplit(entry["split"].get<std::string>()),
+                            .part = static_cast<SplitPart>(entry["part"].get<int>()),
+                            .seq_length = entry["seq_length"],
                             .vocab_size = 1000};
-    ASSERT_OK_AND_ASSIGN(const auto source,
-                         OpenPretrainInMegatronOrder(files_, options, {.requested_samples = entry["num_samples"],
-                                                                       .seed = entry["seed"], .cache_directory = directory_.Path("cache")}));
+    ASSERT_OK_AND_ASSIGN(const auto source, OpenPretrainInMegatronOrder(files_, options,
+                                                                        {.requested_samples = entry["num_samples"],
+                                                                         .seed = entry["seed"],
+                                                                         .cache_directory = directory_.Path("cache")}));
     EXPECT_GE(source->epoch_size(), entry["num_samples"].get<int64_t>());
     for (size_t k = 0; k < entry["labels"].size(); ++k) {
       ASSERT_OK_AND_ASSIGN(const Sample sample, source->Get(static_cast<int64_t>(k)));
@@ -95,7 +99,8 @@ TEST_F(MegatronGolden, SamplesAreTheSame) {
       EXPECT_EQ(sample.tokens.size(), sample.labels.size());
       EXPECT_EQ(*source->LossWeight(static_cast<int64_t>(k)), static_cast<double>(sample.labels.size()));
     }
-    EXPECT_THAT(source->Get(source->epoch_size()), StatusIs(absl::StatusCode::kOutOfRange, HasSubstr("requested_samples")));
+    EXPECT_THAT(source->Get(source->epoch_size()),
+                StatusIs(absl::StatusCode::kOutOfRange, HasSubstr("requested_samples")));
   }
 }
 

@@ -1,5 +1,5 @@
-// Made-up samples: the same for the same seed everywhere. Each token follows from the one before by one of two rules, so a
-// model can learn something: the loss falls from ln(vocab_size) towards ln 2.
+// Made-up samples: the same for the same seed everywhere. Each token follows from the one before by one of two rules,
+// so a model can learn something: the loss falls from ln(vocab_size) towards ln 2.
 #ifndef SLIPWAY_ENGINE_CORPUS_MOCK_DATASET_H_
 #define SLIPWAY_ENGINE_CORPUS_MOCK_DATASET_H_
 

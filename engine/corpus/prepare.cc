@@ -45,7 +45,8 @@ absl::StatusOr<Document> EncodeDocument(const Tokenizer& tokenizer, const Json& 
   return document;
 }
 
-absl::StatusOr<Documents> EncodeLine(const Tokenizer& tokenizer, const PrepareOptions& options, const std::string& text) {
+absl::StatusOr<Documents> EncodeLine(const Tokenizer& tokenizer, const PrepareOptions& options,
+                                     const std::string& text) {
   SLIPWAY_ASSIGN_OR_RETURN(const Json json, tokenizer::ParseJson(text));
   if (!json.is_object()) {
     return absl::InvalidArgumentError(StrCat("the line is ", tokenizer::ShowJson(json), "; expected an object"));
@@ -85,7 +86,8 @@ class Preparation {
  private:
   absl::Status CheckOptions() const {
     if (options_.json_keys.empty()) return absl::InvalidArgumentError("no JSON key was given; expected at least one");
-    if (std::set<std::string>(options_.json_keys.begin(), options_.json_keys.end()).size() != options_.json_keys.size()) {
+    if (std::set<std::string>(options_.json_keys.begin(), options_.json_keys.end()).size() !=
+        options_.json_keys.size()) {
       return absl::InvalidArgumentError("a JSON key was given twice");
     }
     if (options_.append_eod && !tokenizer_.eos().has_value()) {

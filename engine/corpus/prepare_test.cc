@@ -42,7 +42,8 @@ class Prepare : public ::testing::Test {
 
 // The same documents written by megatron-core's IndexedDatasetBuilder (tests/golden/make_megatron_order.py).
 TEST_F(Prepare, WritesTheBytesThatMegatronWrites) {
-  ASSERT_OK_AND_ASSIGN(const std::string text, files_.ReadFile(SLIPWAY_SOURCE_DIR "/tests/golden/data/megatron_order.json"));
+  ASSERT_OK_AND_ASSIGN(const std::string text,
+                       files_.ReadFile(SLIPWAY_SOURCE_DIR "/tests/golden/data/megatron_order.json"));
   ASSERT_OK_AND_ASSIGN(const Json golden, tokenizer::ParseJson(text));
   options_.append_eod = true;
   ASSERT_OK_AND_ASSIGN(const PrepareReport report,
@@ -84,13 +85,18 @@ TEST_F(Prepare, AnyNumberOfWorkersGivesTheSameBytes) {
 
 TEST_F(Prepare, BadLinesEndTheRunOrAreCounted) {
   const std::pair<const char*, const char*> faults[] = {
-      {"{", "not valid JSON"},           {"[]", "expected an object"},        {"{\"a\":1}", "no \"text\""},
-      {"{\"text\":3}", "\"text\": it is 3"}, {"{\"text\":[1]}", "\"text\": it is 1"}, {"{\"text\":null}", "it is null"},
+      {"{", "not valid JSON"},
+      {"[]", "expected an object"},
+      {"{\"a\":1}", "no \"text\""},
+      {"{\"text\":3}", "\"text\": it is 3"},
+      {"{\"text\":[1]}", "\"text\": it is 1"},
+      {"{\"text\":null}", "it is null"},
   };
   for (const auto& [line, message] : faults) {
     const std::string text = absl::StrCat("{\"text\":\"a\"}\n", line, "\n{\"text\":\"b\"}\n");
     options_.skip_bad_lines = false;
-    EXPECT_THAT(Run(text), StatusIs(absl::StatusCode::kInvalidArgument, AllOf(HasSubstr("in.jsonl:2: "), HasSubstr(message))));
+    EXPECT_THAT(Run(text),
+                StatusIs(absl::StatusCode::kInvalidArgument, AllOf(HasSubstr("in.jsonl:2: "), HasSubstr(message))));
     EXPECT_FALSE(*files_.Exists(directory_.Path("out_text_document.idx")));
     EXPECT_FALSE(*files_.Exists(directory_.Path("out_text_document.bin")));
     options_.skip_bad_lines = true;
@@ -111,9 +117,11 @@ TEST_F(Prepare, OptionsAreChecked) {
 
 TEST_F(Prepare, WithoutAnEosTokenThereIsNoEod) {
   TempDir tokenizer;
-  ASSERT_OK(files_.WriteFileAtomically(tokenizer.Path("tokenizer.json"), *files_.ReadFile(absl::StrCat(kToyTokenizer, "/tokenizer.json"))));
+  ASSERT_OK(files_.WriteFileAtomically(tokenizer.Path("tokenizer.json"),
+                                       *files_.ReadFile(absl::StrCat(kToyTokenizer, "/tokenizer.json"))));
   options_.append_eod = true;
-  EXPECT_THAT(Run("{\"text\":\"a\"}", tokenizer.path()), StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("eos_token")));
+  EXPECT_THAT(Run("{\"text\":\"a\"}", tokenizer.path()),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("eos_token")));
 }
 
 TEST_F(Prepare, AnEmptyFileGivesAnEmptyDataset) {

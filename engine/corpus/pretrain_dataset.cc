@@ -50,8 +50,9 @@ class MegatronSamples final : public SampleSource {
 
   absl::StatusOr<Sample> Get(int64_t k) const override {
     if (k < 0 || k >= indices_.size()) {
-      return absl::OutOfRangeError(StrCat(row_.options().prefix, ": sample ", k, " of the megatron order was asked for, which has ",
-                                          indices_.size(), "; requested_samples fixes its length"));
+      return absl::OutOfRangeError(StrCat(row_.options().prefix, ": sample ", k,
+                                          " of the megatron order was asked for, which has ", indices_.size(),
+                                          "; requested_samples fixes its length"));
     }
     const size_t sample = indices_.shuffle_index[static_cast<size_t>(k)];
     const int64_t first = indices_.sample_documents[sample];
@@ -61,8 +62,8 @@ class MegatronSamples final : public SampleSource {
       const int32_t sequence = indices_.document_index[static_cast<size_t>(place)];
       const int64_t offset = place == first ? indices_.sample_offsets[sample] : 0;
       // The sample reads on to the token where the next one begins.
-      const int64_t end = place == last ? indices_.sample_offsets[sample + 1] + int64_t{1}
-                                        : row_.dataset().SequenceLength(sequence);
+      const int64_t end =
+          place == last ? indices_.sample_offsets[sample + 1] + int64_t{1} : row_.dataset().SequenceLength(sequence);
       SLIPWAY_RETURN_IF_ERROR(row_.AppendFromSequence(sequence, offset, end - offset, tokens));
     }
     return row_.MakeSample(std::move(tokens));
@@ -112,8 +113,9 @@ absl::Status TokenRow::AppendFromSequence(int64_t sequence, int64_t offset, int6
   for (size_t i = 0; i < fresh.size(); ++i) {
     if (fresh[i] >= options_.vocab_size) {
       return absl::DataLossError(StrCat(options_.prefix, ": document ", dataset_->DocumentOf(sequence), " (sequence ",
-                                        sequence, ", token ", offset + static_cast<int64_t>(i), ") holds the id ", fresh[i],
-                                        ", but the model has ", options_.vocab_size, " ids; was the data prepared with "
+                                        sequence, ", token ", offset + static_cast<int64_t>(i), ") holds the id ",
+                                        fresh[i], ", but the model has ", options_.vocab_size,
+                                        " ids; was the data prepared with "
                                         "another tokenizer?"));
     }
   }
@@ -152,12 +154,13 @@ Sample TokenRow::MakeSample(std::vector<int32_t> tokens) const {
   return sample;
 }
 
-absl::StatusOr<std::shared_ptr<const SampleSet>> OpenPretrainSamples(FileSystem& files, const PretrainOptions& options) {
+absl::StatusOr<std::shared_ptr<const SampleSet>> OpenPretrainSamples(FileSystem& files,
+                                                                     const PretrainOptions& options) {
   SLIPWAY_ASSIGN_OR_RETURN(TokenRow row, TokenRow::Open(files, options));
   if (row.tokens() < options.seq_length + 1) {
     return absl::InvalidArgumentError(StrCat(options.prefix, ": the ", SplitPartName(options.part), " share has ",
-                                             row.tokens(), " tokens; one sample needs seq_length + 1 = ",
-                                             options.seq_length + 1));
+                                             row.tokens(),
+                                             " tokens; one sample needs seq_length + 1 = ", options.seq_length + 1));
   }
   return std::make_shared<RowSamples>(std::move(row));
 }
@@ -175,8 +178,8 @@ absl::StatusOr<std::shared_ptr<const SampleSource>> OpenPretrainInMegatronOrder(
   std::string key;
   if (!order.cache_directory.empty()) {
     SLIPWAY_ASSIGN_OR_RETURN(key, IndexCacheKey(files, options.prefix,
-                                                StrCat(row.sequences().begin, " ", row.sequences().end, " ", build.num_samples,
-                                                       " ", build.seq_length, " ", build.seed)));
+                                                StrCat(row.sequences().begin, " ", row.sequences().end, " ",
+                                                       build.num_samples, " ", build.seq_length, " ", build.seed)));
   }
   absl::StatusOr<MegatronIndices> indices = CachedIndices(files, order.cache_directory, key, [&] {
     return BuildMegatronIndices([&](int64_t s) { return static_cast<int32_t>(row.dataset().SequenceLength(s)); },

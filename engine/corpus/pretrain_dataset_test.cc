@@ -23,7 +23,9 @@ using ::testing::HasSubstr;
 class PretrainDataset : public ::testing::Test {
  protected:
   PretrainOptions Options(const std::vector<std::vector<int32_t>>& sequences, int64_t seq_length) {
-    return {.prefix = WriteDataset(files_, directory_.Path("data"), sequences), .seq_length = seq_length, .vocab_size = 1000};
+    return {.prefix = WriteDataset(files_, directory_.Path("data"), sequences),
+            .seq_length = seq_length,
+            .vocab_size = 1000};
   }
 
   PosixFileSystem files_;
@@ -104,12 +106,14 @@ TEST_F(PretrainDataset, PartsOfASplitShareNothing) {
 
 TEST_F(PretrainDataset, RefusesWhatCannotBeRead) {
   PretrainOptions options = Options({{1, 2, 3}}, 3);
-  EXPECT_THAT(OpenPretrainSamples(files_, options),
-              StatusIs(absl::StatusCode::kInvalidArgument, AllOf(HasSubstr("3 tokens"), HasSubstr("seq_length + 1 = 4"))));
+  EXPECT_THAT(
+      OpenPretrainSamples(files_, options),
+      StatusIs(absl::StatusCode::kInvalidArgument, AllOf(HasSubstr("3 tokens"), HasSubstr("seq_length + 1 = 4"))));
   EXPECT_THAT(OpenPretrainInMegatronOrder(files_, options, {.requested_samples = 1, .seed = uint64_t{1} << 32}),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("4294967295")));
   options.seq_length = 0;
-  EXPECT_THAT(OpenPretrainSamples(files_, options), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("seq_length")));
+  EXPECT_THAT(OpenPretrainSamples(files_, options),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("seq_length")));
   options.prefix = directory_.Path("none");
   options.seq_length = 2;
   EXPECT_THAT(OpenPretrainSamples(files_, options), StatusIs(absl::StatusCode::kNotFound, HasSubstr("none")));

@@ -10,8 +10,8 @@
 
 namespace slipway::engine::corpus {
 
-// The item at place k of the stream is a pure function of (size, seed, shuffle, k): nothing is drawn in advance or kept,
-// so a run can go on from anywhere. Copyable, immutable, thread-safe.
+// The item at place k of the stream is a pure function of (size, seed, shuffle, k): nothing is drawn in advance or
+// kept, so a run can go on from anywhere. Copyable, immutable, thread-safe.
 class EpochOrder {
  public:
   // REQUIRES: size > 0.
@@ -30,7 +30,8 @@ class EpochOrder {
 // `set` in epoch order, without end. REQUIRES: set->size() > 0.
 std::shared_ptr<const SampleSource> InEpochOrder(std::shared_ptr<const SampleSet> set, uint64_t seed, bool shuffle);
 
-// Σ weights of the samples [consumed, consumed + count), all ranks' together, without making them where that is cheaper.
+// Σ weights of the samples [consumed, consumed + count), all ranks' together, without making them where that is
+// cheaper.
 absl::StatusOr<double> TotalLossWeight(const SampleSource& source, int64_t consumed, int64_t count);
 
 }  // namespace slipway::engine::corpus

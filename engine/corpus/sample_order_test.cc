@@ -78,14 +78,16 @@ TEST(EpochOrder, OneOrderIsPinnedForEver) {
   const EpochOrder large(1000, 1234, true);
   std::vector<int64_t> items;
   for (const int64_t k : {0, 1, 999, 1000, 123456789}) items.push_back(large.ItemAt(k));
-  EXPECT_THAT(items,
-              ::testing::ElementsAre(207, 616, 649, 876, 359));
+  EXPECT_THAT(items, ::testing::ElementsAre(207, 616, 649, 876, 359));
 }
 
 TEST(MockDataset, IsAFunctionOfTheSeedAndTheSample) {
-  ASSERT_OK_AND_ASSIGN(const auto set, MakeMockDataset({.num_samples = 5, .seq_length = 16, .vocab_size = 100, .seed = 3}));
-  ASSERT_OK_AND_ASSIGN(const auto same, MakeMockDataset({.num_samples = 9, .seq_length = 16, .vocab_size = 100, .seed = 3}));
-  ASSERT_OK_AND_ASSIGN(const auto other, MakeMockDataset({.num_samples = 5, .seq_length = 16, .vocab_size = 100, .seed = 4}));
+  ASSERT_OK_AND_ASSIGN(const auto set,
+                       MakeMockDataset({.num_samples = 5, .seq_length = 16, .vocab_size = 100, .seed = 3}));
+  ASSERT_OK_AND_ASSIGN(const auto same,
+                       MakeMockDataset({.num_samples = 9, .seq_length = 16, .vocab_size = 100, .seed = 3}));
+  ASSERT_OK_AND_ASSIGN(const auto other,
+                       MakeMockDataset({.num_samples = 5, .seq_length = 16, .vocab_size = 100, .seed = 4}));
   EXPECT_EQ(set->size(), 5);
   EXPECT_EQ(set->Get(2)->tokens, same->Get(2)->tokens);
   EXPECT_NE(set->Get(2)->tokens, set->Get(3)->tokens);
@@ -94,8 +96,11 @@ TEST(MockDataset, IsAFunctionOfTheSeedAndTheSample) {
   ASSERT_EQ(sample.tokens.size(), 16u);
   ASSERT_EQ(sample.labels.size(), 16u);
   for (size_t i = 0; i < 16; ++i) {
-    EXPECT_TRUE(sample.labels[i] == (5 * sample.tokens[i] + 7) % 100 || sample.labels[i] == (5 * sample.tokens[i] + 8) % 100);
-    if (i > 0) { EXPECT_EQ(sample.tokens[i], sample.labels[i - 1]); }
+    EXPECT_TRUE(sample.labels[i] == (5 * sample.tokens[i] + 7) % 100 ||
+                sample.labels[i] == (5 * sample.tokens[i] + 8) % 100);
+    if (i > 0) {
+      EXPECT_EQ(sample.tokens[i], sample.labels[i - 1]);
+    }
   }
   EXPECT_EQ(*set->LossWeight(0), 16);
   EXPECT_THAT(MakeMockDataset({.num_samples = 5, .seq_length = 16, .vocab_size = 0}),
@@ -103,7 +108,8 @@ TEST(MockDataset, IsAFunctionOfTheSeedAndTheSample) {
 }
 
 TEST(InEpochOrder, GivesTheItemsOfTheOrder) {
-  ASSERT_OK_AND_ASSIGN(const auto set, MakeMockDataset({.num_samples = 7, .seq_length = 4, .vocab_size = 50, .seed = 3}));
+  ASSERT_OK_AND_ASSIGN(const auto set,
+                       MakeMockDataset({.num_samples = 7, .seq_length = 4, .vocab_size = 50, .seed = 3}));
   const auto source = InEpochOrder(set, 11, true);
   const EpochOrder order(7, 11, true);
   EXPECT_EQ(source->epoch_size(), 7);

@@ -1,7 +1,8 @@
 // What the trainer reads: a stream of samples, and who reads which of them.
 //
-// The stream is one for the whole run: sample k (from 0) is a pure function of the dataset, its seed and k. Changing the
-// data-parallel size or the micro-batch size never changes it; consumed_samples alone says where a resumed run goes on.
+// The stream is one for the whole run: sample k (from 0) is a pure function of the dataset, its seed and k. Changing
+// the data-parallel size or the micro-batch size never changes it; consumed_samples alone says where a resumed run goes
+// on.
 #ifndef SLIPWAY_ENGINE_CORPUS_SAMPLE_SOURCE_H_
 #define SLIPWAY_ENGINE_CORPUS_SAMPLE_SOURCE_H_
 
@@ -33,8 +34,8 @@ class SampleSource {
   virtual int64_t vocab_bound() const = 0;
 };
 
-// Which samples a data-parallel rank computes in a step: the global batch [consumed, consumed + global_batch_size) is cut
-// into micro-steps of dp_size × micro_batch_size samples, of each of which rank r takes the r-th run (Megatron-LM's
+// Which samples a data-parallel rank computes in a step: the global batch [consumed, consumed + global_batch_size) is
+// cut into micro-steps of dp_size × micro_batch_size samples, of each of which rank r takes the r-th run (Megatron-LM's
 // `single` sampler).
 struct BatchSlicing {
   int64_t global_batch_size = 1;

@@ -13,9 +13,12 @@ namespace slipway::engine::corpus {
 
 std::string_view SplitPartName(SplitPart part) {
   switch (part) {
-    case SplitPart::kTraining: return "training";
-    case SplitPart::kValidation: return "validation";
-    case SplitPart::kTest: return "test";
+    case SplitPart::kTraining:
+      return "training";
+    case SplitPart::kValidation:
+      return "validation";
+    case SplitPart::kTest:
+      return "test";
   }
   return "unknown";
 }
@@ -42,7 +45,9 @@ SequenceRange RangeOf(const SplitShares& shares, SplitPart part, int64_t count) 
   double bound = 0;
   for (size_t i = 0; i < static_cast<size_t>(part); ++i) bound += shares[i];
   // nearbyint rounds half to even, as Python's round does.
-  const auto place = [&](double share) { return static_cast<int64_t>(std::nearbyint(share * static_cast<double>(count))); };
+  const auto place = [&](double share) {
+    return static_cast<int64_t>(std::nearbyint(share * static_cast<double>(count)));
+  };
   return {place(bound), place(bound + shares[static_cast<size_t>(part)])};
 }
 

@@ -27,6 +27,7 @@ absl::StatusOr<std::string> ChatTemplate::Render(const ChatInput& input) const {
   variables["tools"] = input.tools;
   variables["documents"] = nullptr;
   variables["add_generation_prompt"] = input.add_generation_prompt;
+  if (input.now_unix_seconds.has_value()) variables["slipway_now"] = *input.now_unix_seconds;
   for (const auto& [name, value] : input.variables.items()) variables[name] = value;
   const std::string text = variables.dump(-1, ' ', false, Json::error_handler_t::replace);
   AbiBytes error;

@@ -2,7 +2,9 @@
 #ifndef SLIPWAY_ENGINE_TOKENIZER_CHAT_TEMPLATE_H_
 #define SLIPWAY_ENGINE_TOKENIZER_CHAT_TEMPLATE_H_
 
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -19,6 +21,8 @@ struct ChatInput {
   Json tools = nullptr;
   // Ends the text with the header of the next assistant turn: for generation, never for training.
   bool add_generation_prompt = false;
+  // The time that the template's strftime_now shows, in UTC; unset: the clock's, in local time.
+  std::optional<int64_t> now_unix_seconds;
   // More variables of the template, such as {"enable_thinking": false}. They win over everything else.
   Json variables = Json::object();
 };

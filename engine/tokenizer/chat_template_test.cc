@@ -48,9 +48,10 @@ TEST(ChatTemplate, GivesSpecialTokensAndFlags) {
   ChatInput input;
   input.messages = Json::parse(R"([{"role":"user","content":"Hi"}])");
   input.add_generation_prompt = true;
-  ASSERT_OK_AND_ASSIGN(const std::string text,
-                       Render("{{ bos_token }}{{ messages[0].content }}{% if add_generation_prompt %}>{% endif %}{{ tools }}",
-                              input, {{"bos_token", "<s>"}}));
+  ASSERT_OK_AND_ASSIGN(
+      const std::string text,
+      Render("{{ bos_token }}{{ messages[0].content }}{% if add_generation_prompt %}>{% endif %}{{ tools }}", input,
+             {{"bos_token", "<s>"}}));
   EXPECT_EQ(text, "<s>Hi>None");
 }
 
@@ -64,6 +65,10 @@ TEST(ChatTemplate, VariablesWinOverSpecialTokens) {
 TEST(ChatTemplate, StrftimeNowGivesADate) {
   ASSERT_OK_AND_ASSIGN(const std::string text, Render("{{ strftime_now('%d %b %Y') }}"));
   EXPECT_TRUE(std::regex_match(text, std::regex("[0-3][0-9] [A-Z][a-z]{2} 20[0-9]{2}"))) << text;
+  ChatInput fixed;
+  fixed.now_unix_seconds = 1721952000;
+  ASSERT_OK_AND_ASSIGN(const std::string date, Render("{{ strftime_now('%d %b %Y %H:%M') }}", fixed));
+  EXPECT_EQ(date, "26 Jul 2024 00:00");
   EXPECT_THAT(Render("{{ strftime_now('%!') }}"), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("%!")));
 }
 

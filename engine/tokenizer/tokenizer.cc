@@ -25,8 +25,8 @@ void AddText(Checksum& checksum, std::string_view text) {
   checksum.Update(text);
 }
 
-// Normalisation may drop bytes (a combining mark that joins its letter): they go to the token before them, so that every
-// byte of the text belongs to a token.
+// Normalisation may drop bytes (a combining mark that joins its letter): they go to the token before them, so that
+// every byte of the text belongs to a token.
 void CloseGaps(int64_t text_size, std::vector<TextSpan>& spans) {
   TextSpan* previous = nullptr;
   for (TextSpan& span : spans) {
@@ -54,12 +54,17 @@ std::string Fingerprint(std::string_view tokenizer_json, const TokenizerSettings
 
 }  // namespace
 
-absl::StatusOr<std::shared_ptr<const Tokenizer>> Tokenizer::Load(const std::string& directory) {
+absl::StatusOr<std::shared_ptr<const Tokenizer>> Tokenizer::Load(const std::string& directory,
+                                                                 const std::string& chat_template_path) {
   PosixFileSystem files;
   const std::string path = JoinPath(directory, "tokenizer.json");
   SLIPWAY_ASSIGN_OR_RETURN(const std::string json, files.ReadFile(path, kMaxTokenizerBytes));
   std::shared_ptr<Tokenizer> tokenizer(new Tokenizer(directory));
   SLIPWAY_ASSIGN_OR_RETURN(tokenizer->settings_, ReadTokenizerSettings(files, directory));
+  if (!chat_template_path.empty()) {
+    SLIPWAY_ASSIGN_OR_RETURN(std::string chat_template, files.ReadFile(chat_template_path, kMaxTokenizerBytes));
+    tokenizer->settings_.chat_templates = {{"default", std::move(chat_template)}};
+  }
 
   AbiBytes error;
   SlipwayTokenizerHandle* handle = nullptr;
@@ -83,7 +88,8 @@ absl::Status Tokenizer::ReadVocabulary() {
   vocab_size_ = description["size"].get<int64_t>();
   if (vocab_size_ == 0) return absl::InvalidArgumentError("the vocabulary is empty");
   if (vocab_size_ > std::numeric_limits<int32_t>::max()) {
-    return absl::InvalidArgumentError(absl::StrCat("the highest token id is ", vocab_size_ - 1, "; at most 2^31 - 2 is right"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("the highest token id is ", vocab_size_ - 1, "; at most 2^31 - 2 is right"));
   }
   for (const Json& token : description["added"]) {
     if (token["special"].get<bool>()) special_ids_[token["id"].get<int32_t>()] = token["content"].get<std::string>();
@@ -131,7 +137,8 @@ absl::StatusOr<const ChatTemplate*> Tokenizer::ChatTemplateFor(bool has_tools) c
   if (const auto it = templates_.find("tool_use"); has_tools && it != templates_.end()) return &it->second;
   if (const auto it = templates_.find("default"); it != templates_.end()) return &it->second;
   return absl::FailedPreconditionError(absl::StrCat(
-      directory_, " has no chat template: neither chat_template.jinja nor tokenizer_config.json's chat_template gives one"));
+      directory_,
+      " has no chat template: neither chat_template.jinja nor tokenizer_config.json's chat_template gives one"));
 }
 
 absl::StatusOr<EncodedText> Tokenizer::EncodeText(std::string_view text, AddSpecialTokens add, bool with_spans) const {
@@ -189,7 +196,8 @@ std::optional<int32_t> Tokenizer::IdOf(std::string_view token) const {
 absl::StatusOr<std::string> Tokenizer::TokenOf(int32_t id) const {
   AbiBytes error;
   AbiBytes out;
-  if (id < 0 || slipway_tokenizer_id_to_token(handle_.get(), static_cast<uint32_t>(id), out.out(), error.out()) != kSlipwayOk) {
+  if (id < 0 ||
+      slipway_tokenizer_id_to_token(handle_.get(), static_cast<uint32_t>(id), out.out(), error.out()) != kSlipwayOk) {
     return absl::NotFoundError(absl::StrCat("the tokenizer has no token with id ", id));
   }
   return out.ToString();

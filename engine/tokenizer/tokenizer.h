@@ -48,12 +48,14 @@ struct EncodedText {
 // Immutable; all methods may run at once.
 class Tokenizer {
  public:
-  // NotFound when tokenizer.json is missing; InvalidArgument names the file and what is wrong with it, such as a special
-  // token that tokenizer.json does not know or a template that does not parse.
-  static absl::StatusOr<std::shared_ptr<const Tokenizer>> Load(const std::string& directory);
+  // NotFound when tokenizer.json is missing; InvalidArgument names the file and what is wrong with it, such as a
+  // special token that tokenizer.json does not know or a template that does not parse.
+  // `chat_template_path`: a template file that replaces the directory's own ones; empty: none.
+  static absl::StatusOr<std::shared_ptr<const Tokenizer>> Load(const std::string& directory,
+                                                               const std::string& chat_template_path = "");
 
-  // Control markers in the text ("<|im_end|>") become their special ids, as in transformers. InvalidArgument when the text
-  // is not valid UTF-8.
+  // Control markers in the text ("<|im_end|>") become their special ids, as in transformers. InvalidArgument when the
+  // text is not valid UTF-8.
   absl::StatusOr<std::vector<int32_t>> Encode(std::string_view text,
                                               AddSpecialTokens add = AddSpecialTokens::kNone) const;
   absl::StatusOr<EncodedText> EncodeWithSpans(std::string_view text,

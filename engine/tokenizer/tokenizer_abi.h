@@ -1,8 +1,8 @@
 // The C border of the Rust library in rust/ (rust/src/lib.rs is the other side). Private to this folder: everybody else
 // uses tokenizer.h and chat_template.h.
-// Every function that returns SlipwayTokenizerCode fills `error` when the code is not kOk, and `out` when it is; both are
-// owned by the caller and freed with the matching function. Handles are immutable after loading, so all functions that
-// take one may run at once. No panic crosses the border.
+// Every function that returns SlipwayTokenizerCode fills `error` when the code is not kOk, and `out` when it is; both
+// are owned by the caller and freed with the matching function. Handles are immutable after loading, so all functions
+// that take one may run at once. No panic crosses the border.
 #ifndef SLIPWAY_ENGINE_TOKENIZER_TOKENIZER_ABI_H_
 #define SLIPWAY_ENGINE_TOKENIZER_TOKENIZER_ABI_H_
 
@@ -35,8 +35,9 @@ SlipwayTokenizerCode slipway_tokenizer_encode(const SlipwayTokenizerHandle* toke
                                               SlipwayBytes* error);
 void slipway_encoding_free(SlipwayEncoding encoding);
 
-SlipwayTokenizerCode slipway_tokenizer_decode(const SlipwayTokenizerHandle* tokenizer, const uint32_t* ids, size_t count,
-                                              bool skip_special_tokens, SlipwayBytes* out, SlipwayBytes* error);
+SlipwayTokenizerCode slipway_tokenizer_decode(const SlipwayTokenizerHandle* tokenizer, const uint32_t* ids,
+                                              size_t count, bool skip_special_tokens, SlipwayBytes* out,
+                                              SlipwayBytes* error);
 // JSON: {"size": highest id + 1, "added": [{"id": .., "content": .., "special": ..}, ..]}.
 SlipwayTokenizerCode slipway_tokenizer_describe(const SlipwayTokenizerHandle* tokenizer, SlipwayBytes* out,
                                                 SlipwayBytes* error);
@@ -49,7 +50,8 @@ struct SlipwayTemplateHandle;
 SlipwayTokenizerCode slipway_template_compile(const uint8_t* source, size_t size, SlipwayTemplateHandle** out,
                                               SlipwayBytes* error);
 void slipway_template_free(SlipwayTemplateHandle* chat_template);
-// `variables` is a JSON object.
+// `variables` is a JSON object. Its member "slipway_now", if there is one, is the time for strftime_now: seconds since
+// 1970, shown in UTC.
 SlipwayTokenizerCode slipway_template_render(const SlipwayTemplateHandle* chat_template, const uint8_t* variables,
                                              size_t size, SlipwayBytes* out, SlipwayBytes* error);
 }

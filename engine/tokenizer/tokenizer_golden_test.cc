@@ -51,7 +51,8 @@ TEST_P(TokenizerGolden, EncodesAndDecodes) {
     SCOPED_TRACE(text);
     ASSERT_OK_AND_ASSIGN(const std::vector<int32_t> ids, tokenizer_->Encode(text));
     EXPECT_EQ(ids, entry["ids"].get<std::vector<int32_t>>());
-    ASSERT_OK_AND_ASSIGN(const std::vector<int32_t> with_special, tokenizer_->Encode(text, AddSpecialTokens::kAsConfigured));
+    ASSERT_OK_AND_ASSIGN(const std::vector<int32_t> with_special,
+                         tokenizer_->Encode(text, AddSpecialTokens::kAsConfigured));
     EXPECT_EQ(with_special, entry["ids_with_special"].get<std::vector<int32_t>>());
     ASSERT_OK_AND_ASSIGN(const std::string decoded, tokenizer_->Decode(ids, /*skip_special_tokens=*/false));
     EXPECT_EQ(decoded, entry["decoded"].get<std::string>());

@@ -1,5 +1,5 @@
-// What a Hugging Face directory says about its tokenizer beside tokenizer.json: special tokens, stop tokens, length limit
-// and chat templates.
+// What a Hugging Face directory says about its tokenizer beside tokenizer.json: special tokens, stop tokens, length
+// limit and chat templates.
 #ifndef SLIPWAY_ENGINE_TOKENIZER_TOKENIZER_SETTINGS_H_
 #define SLIPWAY_ENGINE_TOKENIZER_TOKENIZER_SETTINGS_H_
 

@@ -34,7 +34,9 @@ class EditedToy {
   void Write(const std::string& name, const std::string& text) {
     EXPECT_OK(files_.WriteFileAtomically(directory_.Path(name), text));
   }
-  absl::StatusOr<std::shared_ptr<const Tokenizer>> Load() { return Tokenizer::Load(directory_.path()); }
+  absl::StatusOr<std::shared_ptr<const Tokenizer>> Load(const std::string& chat_template_path = "") {
+    return Tokenizer::Load(directory_.path(), chat_template_path);
+  }
 
  private:
   TempDir directory_;
@@ -106,7 +108,8 @@ TEST(Tokenizer, SettingsAtFaultAreNamed) {
 
 TEST(Tokenizer, ReadsEveryPlaceForSettings) {
   EditedToy toy;
-  toy.Write("tokenizer_config.json", R"({"eos_token": {"content": "<|im_end|>"}, "bos_token": null, "model_max_length": 1e30,
+  toy.Write("tokenizer_config.json",
+            R"({"eos_token": {"content": "<|im_end|>"}, "bos_token": null, "model_max_length": 1e30,
       "chat_template": [{"name": "default", "template": "D"}, {"name": "tool_use", "template": "T"}]})");
   toy.Write("special_tokens_map.json", R"({"eos_token": "<|pad|>", "bos_token": "<|im_start|>"})");
   toy.Write("generation_config.json", R"({"eos_token_id": [258, 257]})");
@@ -128,6 +131,21 @@ TEST(Tokenizer, ReadsEveryPlaceForSettings) {
   EXPECT_NE(other->fingerprint(), before);
 }
 
+TEST(Tokenizer, AGivenTemplateReplacesTheDirectorysOwn) {
+  EditedToy toy;
+  toy.Write("tokenizer_config.json", R"({"chat_template": [{"name": "default", "template": "D"},
+      {"name": "tool_use", "template": "T"}]})");
+  TempDir elsewhere;
+  PosixFileSystem files;
+  ASSERT_OK(files.WriteFileAtomically(elsewhere.Path("mine.jinja"), "mine"));
+  ASSERT_OK_AND_ASSIGN(const auto tokenizer, toy.Load(elsewhere.Path("mine.jinja")));
+  ASSERT_OK_AND_ASSIGN(const ChatTemplate* with_tools, tokenizer->ChatTemplateFor(/*has_tools=*/true));
+  EXPECT_EQ(with_tools->source(), "mine");
+  ASSERT_OK_AND_ASSIGN(const auto plain, toy.Load());
+  EXPECT_NE(plain->fingerprint(), tokenizer->fingerprint());
+  EXPECT_THAT(toy.Load(elsewhere.Path("none")), StatusIs(absl::StatusCode::kNotFound, HasSubstr("none")));
+}
+
 TEST(Tokenizer, WithoutATemplateSaysSo) {
   EditedToy toy;
   ASSERT_OK_AND_ASSIGN(const auto tokenizer, toy.Load());
@@ -142,8 +160,9 @@ TEST(Tokenizer, IgnoresTruncationAndPaddingOfTheFile) {
   ASSERT_OK_AND_ASSIGN(const std::string text, files.ReadFile(absl::StrCat(kToy, "/tokenizer.json")));
   ASSERT_OK_AND_ASSIGN(Json json, ParseJson(text));
   json["truncation"] = {{"direction", "Right"}, {"max_length", 2}, {"strategy", "LongestFirst"}, {"stride", 0}};
-  json["padding"] = {{"strategy", {{"Fixed", 9}}}, {"direction", "Right"}, {"pad_to_multiple_of", nullptr},
-                     {"pad_id", 259}, {"pad_type_id", 0}, {"pad_token", "<|pad|>"}};
+  json["padding"] = {
+      {"strategy", {{"Fixed", 9}}}, {"direction", "Right"},  {"pad_to_multiple_of", nullptr}, {"pad_id", 259},
+      {"pad_type_id", 0},           {"pad_token", "<|pad|>"}};
   EditedToy toy;
   toy.Write("tokenizer.json", json.dump());
   ASSERT_OK_AND_ASSIGN(const auto tokenizer, toy.Load());
@@ -159,7 +178,8 @@ TEST(Tokenizer, ManyThreadsGetTheSameIds) {
   std::vector<int> wrong(4, 0);
   for (int t = 0; t < 4; ++t) {
     threads.emplace_back([&, t] {
-      for (int i = 0; i < 200; ++i) wrong[t] += *tokenizer->Encode(absl::StrCat("Sentence number ", i, " here")) != serial[i];
+      for (int i = 0; i < 200; ++i)
+        wrong[t] += *tokenizer->Encode(absl::StrCat("Sentence number ", i, " here")) != serial[i];
     });
   }
   for (std::thread& thread : threads) thread.join();
@@ -184,7 +204,8 @@ TEST(IncrementalDecoder, GivesWholeCharactersAndAllOfTheText) {
 }
 
 TEST(IncrementalDecoder, EqualsDecodingAtOnce) {
-  ASSERT_OK_AND_ASSIGN(const auto tokenizer, Tokenizer::Load(SLIPWAY_SOURCE_DIR "/tests/golden/data/tokenizers/smollm2"));
+  ASSERT_OK_AND_ASSIGN(const auto tokenizer,
+                       Tokenizer::Load(SLIPWAY_SOURCE_DIR "/tests/golden/data/tokenizers/smollm2"));
   const std::string text = "Hello  world, \xF0\x9F\x99\x82 \xE6\x97\xA5\xE6\x9C\xAC <|im_end|>\nend \xF0\x9F\x91\xA9";
   ASSERT_OK_AND_ASSIGN(const std::vector<int32_t> ids, tokenizer->Encode(text));
   IncrementalDecoder decoder(tokenizer, /*skip_special_tokens=*/false);

@@ -1,5 +1,6 @@
-// Chat files that went wrong for users of other trainers. Counts are worked out by hand for the toy tokenizer (one token a
-// byte, ChatML): content and <|im_end|> of the assistant are trained, its header and the last line break are not.
+// Chat files that went wrong for users of other trainers. Counts are worked out by hand for the toy tokenizer (one
+// token a byte, ChatML): content and <|im_end|> of the assistant are trained, its header and the last line break are
+// not.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -79,7 +80,8 @@ TEST(Cases, C3_EmptyAssistantTurn) {
   EXPECT_THAT(TrainedPlaces(*dataset->Get(0)), ElementsAre(21));
   EXPECT_EQ(dataset->Get(0)->tokens[21], kImEnd);
   ChatFile null(R"({"messages":[{"role":"user","content":"Hi"},{"role":"assistant","content":null}]})");
-  EXPECT_THAT(null.Load(), StatusIs(absl::StatusCode::kInvalidArgument, AllOf(HasSubstr(":1: "), HasSubstr("content is null"))));
+  EXPECT_THAT(null.Load(),
+              StatusIs(absl::StatusCode::kInvalidArgument, AllOf(HasSubstr(":1: "), HasSubstr("content is null"))));
 }
 
 TEST(Cases, C4_SameTextInBothTurns) {
@@ -92,10 +94,11 @@ TEST(Cases, C4_SameTextInBothTurns) {
 TEST(Cases, C6_ToolCallsWithoutContent) {
   std::vector<std::vector<int32_t>> ids;
   for (const char* content : {R"("content":null,)", R"("content":"",)", ""}) {
-    ChatFile file(absl::StrCat(R"({"messages":[{"role":"user","content":"t?"},{"role":"assistant",)", content,
-                               R"("tool_calls":[{"type":"function","function":{"name":"t","arguments":"{\"c\":\"SF\"}"}}]},)"
-                               R"({"role":"tool","content":"19C"},{"role":"assistant","content":"19C."}]})"),
-                  kQwen3Tokenizer);
+    ChatFile file(
+        absl::StrCat(R"({"messages":[{"role":"user","content":"t?"},{"role":"assistant",)", content,
+                     R"("tool_calls":[{"type":"function","function":{"name":"t","arguments":"{\"c\":\"SF\"}"}}]},)"
+                     R"({"role":"tool","content":"19C"},{"role":"assistant","content":"19C."}]})"),
+        kQwen3Tokenizer);
     const auto dataset = Load(file);
     ids.push_back(dataset->Get(0)->tokens);
     EXPECT_THAT(file.Trained(),
@@ -107,7 +110,8 @@ TEST(Cases, C6_ToolCallsWithoutContent) {
 }
 
 TEST(Cases, C8_ContentThatIsNoText) {
-  ChatFile parts(R"({"messages":[{"role":"user","content":[{"type":"text","text":"ab"}]},{"role":"assistant","content":"cd"}]})");
+  ChatFile parts(
+      R"({"messages":[{"role":"user","content":[{"type":"text","text":"ab"}]},{"role":"assistant","content":"cd"}]})");
   ChatFile text(ChatLine("ab", "cd"));
   EXPECT_EQ(Load(parts)->Get(0)->tokens, Load(text)->Get(0)->tokens);
   EXPECT_EQ(Load(parts)->report().tokens, 25);
@@ -115,12 +119,14 @@ TEST(Cases, C8_ContentThatIsNoText) {
   for (const char* content : {"42", R"({"a":1})", R"([{"type":"image_url","image_url":{"url":"x"}}])"}) {
     ChatFile bad(absl::StrCat(kReferenceChat, "\n", R"({"messages":[{"role":"user","content":)", content,
                               R"(},{"role":"assistant","content":"x"}]})"));
-    EXPECT_THAT(Load(bad)->report().Notes(), ElementsAre(AllOf(HasSubstr("chat.jsonl:2: "), HasSubstr("messages[0]: content"))));
+    EXPECT_THAT(Load(bad)->report().Notes(),
+                ElementsAre(AllOf(HasSubstr("chat.jsonl:2: "), HasSubstr("messages[0]: content"))));
   }
 }
 
 TEST(Cases, C9_ByteOrderMark) {
-  const std::string lines = absl::StrCat(ChatLine("a", "b"), "\r\n", ChatLine("c", "d"), "\r\n", ChatLine("e", "f"), "\r\n");
+  const std::string lines =
+      absl::StrCat(ChatLine("a", "b"), "\r\n", ChatLine("c", "d"), "\r\n", ChatLine("e", "f"), "\r\n");
   ChatFile with("\xEF\xBB\xBF" + lines);
   ChatFile without(lines);
   ASSERT_EQ(Load(with)->size(), 3);
@@ -129,17 +135,18 @@ TEST(Cases, C9_ByteOrderMark) {
 
 TEST(Cases, C11_MissingAndMisnamedFields) {
   const std::string bad =
-      "{\"message\":[{\"role\":\"user\",\"content\":\"x\"}]}\n{\"messages\":[]}\n{\"messages\":[{\"from\":\"human\",\"value\":\"x\"}]}\n";
+      "{\"message\":[{\"role\":\"user\",\"content\":\"x\"}]}\n{\"messages\":[]}\n{\"messages\":[{\"from\":\"human\","
+      "\"value\":\"x\"}]}\n";
   ChatFile mixed(bad + kReferenceChat);
   const auto dataset = Load(mixed);
   EXPECT_EQ(dataset->report().lines, 4);
   EXPECT_EQ(dataset->report().dropped, 3);
-  EXPECT_THAT(dataset->report().Notes(),
-              ElementsAre(AllOf(HasSubstr(":1: "), HasSubstr("did you mean \"messages\"")),
-                          AllOf(HasSubstr(":2: "), HasSubstr("messages is empty")),
-                          AllOf(HasSubstr(":3: "), HasSubstr("\"from\""))));
+  EXPECT_THAT(dataset->report().Notes(), ElementsAre(AllOf(HasSubstr(":1: "), HasSubstr("did you mean \"messages\"")),
+                                                     AllOf(HasSubstr(":2: "), HasSubstr("messages is empty")),
+                                                     AllOf(HasSubstr(":3: "), HasSubstr("\"from\""))));
   ChatFile all_bad(bad);
-  EXPECT_THAT(all_bad.Load(), StatusIs(absl::StatusCode::kInvalidArgument, AllOf(HasSubstr("all 3 lines"), HasSubstr(":3: "))));
+  EXPECT_THAT(all_bad.Load(),
+              StatusIs(absl::StatusCode::kInvalidArgument, AllOf(HasSubstr("all 3 lines"), HasSubstr(":3: "))));
 }
 
 TEST(Cases, C12_ControlMarkersInUserText) {

@@ -36,9 +36,14 @@ using ::testing::HasSubstr;
 
 class DataCases : public ::testing::Test {
  protected:
-  absl::Status Prepare(const std::string& text, const std::vector<std::string>& keys, bool append_eod, bool skip_bad_lines = false) {
-    PrepareOptions options{.input = directory_.Path("in.jsonl"), .output_prefix = directory_.Path("out"), .json_keys = keys,
-                           .append_eod = append_eod, .workers = 2, .skip_bad_lines = skip_bad_lines};
+  absl::Status Prepare(const std::string& text, const std::vector<std::string>& keys, bool append_eod,
+                       bool skip_bad_lines = false) {
+    PrepareOptions options{.input = directory_.Path("in.jsonl"),
+                           .output_prefix = directory_.Path("out"),
+                           .json_keys = keys,
+                           .append_eod = append_eod,
+                           .workers = 2,
+                           .skip_bad_lines = skip_bad_lines};
     EXPECT_OK(files_.WriteFileAtomically(options.input, text));
     return PrepareIndexedDatasets(files_, *LoadTokenizer(kToyTokenizer), options).status();
   }
@@ -50,7 +55,8 @@ class DataCases : public ::testing::Test {
   PretrainOptions RowOf(int64_t tokens, int64_t seq_length) {
     std::vector<int32_t> row(static_cast<size_t>(tokens));
     std::iota(row.begin(), row.end(), 0);
-    return {.prefix = WriteDataset(files_, directory_.Path("row"), {row}), .seq_length = seq_length, .vocab_size = 1000};
+    return {
+        .prefix = WriteDataset(files_, directory_.Path("row"), {row}), .seq_length = seq_length, .vocab_size = 1000};
   }
 
   PosixFileSystem files_;
@@ -128,17 +134,20 @@ TEST_F(DataCases, P8_SeveralKeysAndAMissingOne) {
   }
   ASSERT_OK(Prepare(good + "{\"title\":\"c\"}\n", {"text", "title"}, false, /*skip_bad_lines=*/true));
   for (const char* key : {"text", "title"}) {
-    ASSERT_OK_AND_ASSIGN(const auto dataset, IndexedDataset::Open(files_, directory_.Path(absl::StrCat("out_", key, "_document"))));
+    ASSERT_OK_AND_ASSIGN(const auto dataset,
+                         IndexedDataset::Open(files_, directory_.Path(absl::StrCat("out_", key, "_document"))));
     EXPECT_EQ(dataset.document_count(), 1);
   }
 }
 
 TEST_F(DataCases, M7c_TokenIdAboveTheVocabulary) {
   PretrainOptions options{.prefix = WriteDataset(files_, directory_.Path("data"), {{1, 2, 3}, {4, 300, 5}, {6, 7, 8}}),
-                          .seq_length = 4, .vocab_size = 260};
+                          .seq_length = 4,
+                          .vocab_size = 260};
   ASSERT_OK_AND_ASSIGN(const auto set, OpenPretrainSamples(files_, options));
-  EXPECT_THAT(set->Get(0), StatusIs(absl::StatusCode::kDataLoss,
-                                    AllOf(HasSubstr(options.prefix), HasSubstr("document 1"), HasSubstr("300"), HasSubstr("260"))));
+  EXPECT_THAT(set->Get(0),
+              StatusIs(absl::StatusCode::kDataLoss,
+                       AllOf(HasSubstr(options.prefix), HasSubstr("document 1"), HasSubstr("300"), HasSubstr("260"))));
   options.vocab_size = 301;
   ASSERT_OK_AND_ASSIGN(const auto wider, OpenPretrainSamples(files_, options));
   EXPECT_OK(wider->Get(0));

@@ -31,7 +31,8 @@ inline constexpr char kReferenceChat[] =
 
 inline std::string ChatLine(const std::string& user, const std::string& assistant) {
   using engine::tokenizer::Json;
-  return Json{{"messages", {{{"role", "user"}, {"content", user}}, {{"role", "assistant"}, {"content", assistant}}}}}.dump();
+  return Json{{"messages", {{{"role", "user"}, {"content", user}}, {{"role", "assistant"}, {"content", assistant}}}}}
+      .dump();
 }
 
 inline std::shared_ptr<const engine::tokenizer::Tokenizer> LoadTokenizer(const std::string& directory) {
@@ -76,7 +77,8 @@ class ChatFile {
 };
 
 // An indexed dataset with one document a sequence.
-inline std::string WriteDataset(FileSystem& files, const std::string& prefix, const std::vector<std::vector<int32_t>>& sequences) {
+inline std::string WriteDataset(FileSystem& files, const std::string& prefix,
+                                const std::vector<std::vector<int32_t>>& sequences) {
   auto writer = engine::format::IndexedDatasetWriter::Create(files, prefix, engine::format::TokenType::kInt32);
   EXPECT_OK(writer);
   for (const auto& sequence : sequences) {

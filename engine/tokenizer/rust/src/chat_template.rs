@@ -2,12 +2,14 @@
 //! `raise_exception` and `strftime_now`, Python's methods on strings and mappings, and Python's way to print values.
 
 use crate::python_values::{to_json, to_text, JsonStyle};
+use chrono::DateTime;
 use minijinja::value::{Kwargs, Value, ValueKind};
-use minijinja::{Environment, Error, ErrorKind, UndefinedBehavior};
+use minijinja::{Environment, Error, ErrorKind, State, UndefinedBehavior};
 
 /// Instructions one rendering may take: far more than a long chat needs, few enough that a runaway loop ends at once.
 const MAX_INSTRUCTIONS: u64 = 20_000_000;
 const NAME: &str = "chat_template";
+const NOW: &str = "slipway_now";
 
 pub struct ChatTemplate {
     environment: Environment<'static>,
@@ -63,10 +65,13 @@ fn raise_exception(message: String) -> Result<Value, Error> {
     Err(Error::new(ErrorKind::InvalidOperation, format!("the template refuses: {message}")))
 }
 
-fn strftime_now(format: String) -> Result<String, Error> {
+/// The date in the variable `NOW` (seconds since 1970, UTC) if it is there, else the clock's.
+fn strftime_now(state: &State, format: String) -> Result<String, Error> {
     use std::fmt::Write;
+    let fixed = state.lookup(NOW).and_then(|now| i64::try_from(now).ok()).and_then(|now| DateTime::from_timestamp(now, 0));
+    let now = fixed.map_or_else(|| chrono::Local::now().naive_local(), |now| now.naive_utc());
     let mut out = String::new();
-    write!(out, "{}", chrono::Local::now().format(&format))
+    write!(out, "{}", now.format(&format))
         .map_err(|_| Error::new(ErrorKind::InvalidOperation, format!("strftime_now: bad format '{format}'")))?;
     Ok(out)
 }
