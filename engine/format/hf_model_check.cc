@@ -27,9 +27,10 @@ absl::Status ReadFloats(const HfWeights& weights, const HfTensor& tensor, int64_
   SLIPWAY_RETURN_IF_ERROR(weights.Read(tensor, begin * size, absl::MakeSpan(bytes)));
   out->resize(static_cast<size_t>(count));
   CastReport ignored;
-  return CastElements(bytes, tensor.stored.dtype,
-                      absl::MakeSpan(reinterpret_cast<std::byte*>(out->data()), static_cast<size_t>(count) * sizeof(float)),
-                      DType::kFloat32, &ignored);
+  return CastElements(
+      bytes, tensor.stored.dtype,
+      absl::MakeSpan(reinterpret_cast<std::byte*>(out->data()), static_cast<size_t>(count) * sizeof(float)),
+      DType::kFloat32, &ignored);
 }
 
 // The first element in which two tensors of one shape differ; nothing when they are equal.
@@ -50,22 +51,24 @@ absl::StatusOr<std::optional<int64_t>> FirstDifference(const HfWeights& weights,
 
 std::string MissingText(const arch::ParamSpec& spec, const arch::ModelArch& arch) {
   if (spec.name == arch::kHeadName && arch.untie_embeddings_and_output_weights) {
-    return StrCat(spec.name, " is missing, and config.json's tie_word_embeddings is false: the output layer has no weights");
+    return StrCat(spec.name,
+                  " is missing, and config.json's tie_word_embeddings is false: the output layer has no weights");
   }
   return StrCat("there is no tensor ", spec.name, ", which the model needs");
 }
 
 void CheckTensor(const HfTensor& tensor, const arch::ParamSpec& spec, std::vector<std::string>* faults) {
   if (tensor.stored.shape != spec.shape) {
-    faults->push_back(StrCat(spec.name, " has shape [", absl::StrJoin(tensor.stored.shape, ", "), "], config.json makes it [",
-                             absl::StrJoin(spec.shape, ", "), "]"));
+    faults->push_back(StrCat(spec.name, " has shape [", absl::StrJoin(tensor.stored.shape, ", "),
+                             "], config.json makes it [", absl::StrJoin(spec.shape, ", "), "]"));
   } else if (!IsFloatingPoint(tensor.stored.dtype)) {
-    faults->push_back(StrCat(spec.name, " is stored as ", DTypeName(tensor.stored.dtype),
-                             "; expected a floating-point type"));
+    faults->push_back(
+        StrCat(spec.name, " is stored as ", DTypeName(tensor.stored.dtype), "; expected a floating-point type"));
   }
 }
 
-absl::Status CheckTied(const HfWeights& weights, const HfTensor& tied, const std::string& target, std::vector<std::string>* faults) {
+absl::Status CheckTied(const HfWeights& weights, const HfTensor& tied, const std::string& target,
+                       std::vector<std::string>* faults) {
   const HfTensor* embedding = weights.Find(target);
   if (embedding == nullptr || embedding->stored.shape != tied.stored.shape || !IsFloatingPoint(tied.stored.dtype) ||
       !IsFloatingPoint(embedding->stored.dtype)) {
@@ -74,8 +77,8 @@ absl::Status CheckTied(const HfWeights& weights, const HfTensor& tied, const std
   SLIPWAY_ASSIGN_OR_RETURN(const std::optional<int64_t> difference, FirstDifference(weights, tied, *embedding));
   if (!difference.has_value()) return absl::OkStatus();
   const int64_t columns = tied.stored.shape.back();
-  faults->push_back(StrCat("config.json's tie_word_embeddings is true, but ", tied.stored.name, " differs from ", target,
-                           " (first in row ", *difference / columns, ", column ", *difference % columns,
+  faults->push_back(StrCat("config.json's tie_word_embeddings is true, but ", tied.stored.name, " differs from ",
+                           target, " (first in row ", *difference / columns, ", column ", *difference % columns,
                            "): set tie_word_embeddings to false to keep both, or remove ", tied.stored.name));
   return absl::OkStatus();
 }
@@ -90,7 +93,8 @@ absl::StatusOr<HfModelFindings> CheckHfModel(const HfWeights& weights, const arc
     const HfTensor* tensor = weights.Find(spec.name);
     if (tensor != nullptr) {
       CheckTensor(*tensor, spec, &findings.faults);
-      if (spec.tied_to.has_value()) SLIPWAY_RETURN_IF_ERROR(CheckTied(weights, *tensor, *spec.tied_to, &findings.faults));
+      if (spec.tied_to.has_value())
+        SLIPWAY_RETURN_IF_ERROR(CheckTied(weights, *tensor, *spec.tied_to, &findings.faults));
     } else if (!spec.tied_to.has_value()) {
       findings.faults.push_back(MissingText(spec, arch));
     }
@@ -108,7 +112,8 @@ absl::StatusOr<HfModelFindings> CheckHfModel(const HfWeights& weights, const arc
     }
   }
   if (!unused.empty()) {
-    findings.notes.push_back(StrCat("the model has no use for ", unused.size(), " tensors of its weight files, e.g. ", unused.front()));
+    findings.notes.push_back(
+        StrCat("the model has no use for ", unused.size(), " tensors of its weight files, e.g. ", unused.front()));
   }
   return findings;
 }
