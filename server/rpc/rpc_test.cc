@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "server/rpc/testing/rpc_fixture.h"
+#include "tests/support/status_matchers.h"
 
 namespace slipway::server::rpc {
 namespace {

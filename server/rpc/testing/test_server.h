@@ -16,7 +16,6 @@
 #include "server/store/store.h"
 #include "slipway/v1/cluster_service.grpc.pb.h"
 #include "slipway/v1/job_service.grpc.pb.h"
-#include "tests/support/status_matchers.h"
 
 namespace slipway::server::rpc::testing {
 
@@ -38,16 +37,18 @@ class TestServer {
   void Start() {
     std::filesystem::create_directories(directory_);
     auto store = store::Store::Open(directory_ / "store");
-    ASSERT_OK(store);
+    ASSERT_TRUE(store.ok()) << store.status();
     store_ = *std::move(store);
     auto metrics = store::MetricStore::Open(directory_ / "metrics", absl::Hours(1));
-    ASSERT_OK(metrics);
+    ASSERT_TRUE(metrics.ok()) << metrics.status();
     metrics_ = *std::move(metrics);
     coordinator =
         std::make_unique<Coordinator>(coordinator_options, store_.get(), metrics_.get(), &clock_, &telemetry_);
     server = std::make_unique<RpcServer>(server_options, coordinator.get(), &clock_, &telemetry_);
-    ASSERT_OK(coordinator->Start(server->sink()));
-    ASSERT_OK(server->Start("127.0.0.1:0"));
+    const absl::Status loaded = coordinator->Start(server->sink());
+    ASSERT_TRUE(loaded.ok()) << loaded;
+    const absl::Status bound = server->Start("127.0.0.1:0");
+    ASSERT_TRUE(bound.ok()) << bound;
     channel = grpc::CreateChannel(server->address(), grpc::InsecureChannelCredentials());
     jobs = v1::JobService::NewStub(channel);
   }
