@@ -65,8 +65,9 @@ std::string TemporaryDirectory(const std::string& root, CheckpointId id);
 // Makes it, empty, also when an earlier try left one.
 absl::StatusOr<std::string> BeginCheckpoint(FileSystem& file_system, const std::string& root, CheckpointId id);
 // Every file must be written and synced already. Checks the manifest and the files' sizes, writes the manifest last,
-// syncs, renames: when this returns OK the checkpoint survives a power loss, and when it fails there is none. An
-// invalid directory of the same name is replaced; a valid one gives AlreadyExists.
+// syncs, renames: when this returns OK the checkpoint survives a power loss. When it fails there is none, or, if only
+// the last sync failed, a complete one that a power loss may take away. An invalid directory of the same name is
+// replaced; a valid one gives AlreadyExists.
 absl::Status CommitCheckpoint(FileSystem& file_system, const std::string& root, const Manifest& manifest);
 // Removes the temporary directory of a save that failed.
 absl::Status AbortCheckpoint(FileSystem& file_system, const std::string& root, CheckpointId id);
