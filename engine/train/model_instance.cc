@@ -5,6 +5,7 @@
 #include "common/status_macros.h"
 #include "engine/comm/self_communicator.h"
 #include "engine/parallel/parallel_layer_factory.h"
+#include "engine/parallel/pipeline_runner.h"
 #include "engine/topology/pipeline_partition.h"
 #include "engine/train/guarded_call.h"
 
@@ -21,24 +22,12 @@ class SelfGroupFactory final : public comm::GroupFactory {
 
 }  // namespace
 
-absl::StatusOr<std::vector<arch::Piece>> StagePieceList(const arch::ModelArch& arch, int stage, int stages) {
-  SLIPWAY_ASSIGN_OR_RETURN(const topology::PipelinePartition partition,
-                           topology::PartitionLayers(static_cast<int>(arch.num_layers), stages));
-  const topology::PipelineStage& own = partition.stages[stage];
-  std::vector<arch::Piece> pieces;
-  if (own.has_embedding) pieces.push_back({arch::Piece::Kind::kEmbedding, 0});
-  for (int layer = own.first_layer; layer < own.first_layer + own.num_layers; ++layer) {
-    pieces.push_back({arch::Piece::Kind::kLayer, layer});
-  }
-  if (own.has_head) pieces.push_back({arch::Piece::Kind::kHead, 0});
-  return pieces;
-}
-
 absl::StatusOr<ModelInstance> ModelInstance::Create(const arch::ModelArch& arch, const topology::Mesh& mesh, int rank,
                                                     const comm::ParallelGroups& groups,
                                                     const parallel::FlatStoreOptions& options) {
-  SLIPWAY_ASSIGN_OR_RETURN(const std::vector<arch::Piece> pieces,
-                           StagePieceList(arch, mesh.CoordinatesOf(rank).pp, mesh.sizes().pp));
+  SLIPWAY_ASSIGN_OR_RETURN(const topology::PipelinePartition partition,
+                           topology::PartitionLayers(static_cast<int>(arch.num_layers), mesh.sizes().pp));
+  const std::vector<arch::Piece> pieces = parallel::PiecesOfStage(partition.stages[mesh.CoordinatesOf(rank).pp]);
   return Guarded("building the model", [&]() -> absl::StatusOr<ModelInstance> {
     ModelInstance model;
     model.arch_ = arch;

@@ -3,7 +3,7 @@
 #define SLIPWAY_ENGINE_TRAIN_MODEL_INSTANCE_H_
 
 #include <memory>
-#include <vector>
+#include <utility>
 
 #include "absl/status/statusor.h"
 #include "engine/arch/model_arch.h"
@@ -13,9 +13,6 @@
 #include "engine/topology/mesh.h"
 
 namespace slipway::engine::train {
-
-// The pieces of pipeline stage `stage` of `stages`.
-absl::StatusOr<std::vector<arch::Piece>> StagePieceList(const arch::ModelArch& arch, int stage, int stages);
 
 // Movable; owns everything that its pieces point to. Not thread-safe.
 class ModelInstance {
@@ -29,6 +26,8 @@ class ModelInstance {
   const arch::ModelArch& arch() const { return arch_; }
   parallel::FlatStore& store() { return *store_; }
   const model::StagePieces& pieces() const { return pieces_; }
+  // For a runner that owns the pieces; they still need the store.
+  model::StagePieces TakePieces() { return std::move(pieces_); }
 
  private:
   ModelInstance() = default;

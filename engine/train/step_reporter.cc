@@ -42,9 +42,9 @@ absl::Status StepReporter::Read(const LaunchedStep& step) {
   const at::Tensor sums = step.sums.cpu();
   const bool skipped = step.outcome.skipped.item<float>() != 0.f;
   const int64_t tokens = static_cast<int64_t>(sums[1].item<double>());
-  counters_.consumed_tokens += tokens;
-  counters_.skipped_steps += skipped ? 1 : 0;
-  counters_.consecutive_skipped = skipped ? counters_.consecutive_skipped + 1 : 0;
+  state_.consumed_tokens += tokens;
+  state_.skipped_steps += skipped ? 1 : 0;
+  state_.consecutive_skipped = skipped ? state_.consecutive_skipped + 1 : 0;
 
   const absl::Duration now = clock_.MonotonicNow();
   // Steps overlap by one on a GPU: a step takes the time since the one before was read.
@@ -62,20 +62,20 @@ absl::Status StepReporter::Read(const LaunchedStep& step) {
   metrics.set_model_flops_per_second(options_.flops_per_token * static_cast<double>(tokens) / seconds);
   if (options_.peak_flops_per_second > 0) metrics.set_mfu(metrics.model_flops_per_second() / options_.peak_flops_per_second);
   metrics.set_consumed_samples(step.consumed_samples);
-  metrics.set_consumed_tokens(counters_.consumed_tokens);
+  metrics.set_consumed_tokens(state_.consumed_tokens);
   metrics.set_skipped(skipped);
-  metrics.set_skipped_total(counters_.skipped_steps);
+  metrics.set_skipped_total(state_.skipped_steps);
   metrics.set_epoch(options_.epoch);
   metrics.set_data_wait_seconds(absl::ToDoubleSeconds(step.data_wait));
   SetTime(clock_.WallNow(), metrics.mutable_time());
   observer_.StepDone(step.step);
   if (options_.reports && (step.step % options_.log_interval == 0 || skipped)) observer_.Metrics(metrics);
 
-  if (counters_.consecutive_skipped >= options_.max_consecutive_nonfinite) {
-    return WithCause(absl::AbortedError(StrCat("the loss or a gradient was not finite in ", counters_.consecutive_skipped,
+  if (state_.consecutive_skipped >= options_.max_consecutive_nonfinite) {
+    return WithCause(absl::AbortedError(StrCat("the loss or a gradient was not finite in ", state_.consecutive_skipped,
                                                " steps in a row, up to step ", step.step, " (loss ", metrics.loss(), ", gradient norm ",
                                                metrics.grad_norm(), "); the weights are those of step ",
-                                               step.step - counters_.consecutive_skipped)),
+                                               step.step - state_.consecutive_skipped)),
                      "NUMERIC");
   }
   return absl::OkStatus();

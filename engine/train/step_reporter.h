@@ -10,20 +10,12 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "common/clock.h"
+#include "engine/checkpoint/run_state.h"
 #include "engine/comm/parallel_groups.h"
 #include "engine/optim/adamw.h"
 #include "engine/train/training_run.h"
 
 namespace slipway::engine::train {
-
-// Counts of a run that go on over its attempts; part of every checkpoint.
-struct RunCounters {
-  int64_t step = 0;              // attempted, also skipped ones
-  int64_t consumed_samples = 0;
-  int64_t consumed_tokens = 0;
-  int64_t skipped_steps = 0;
-  int64_t consecutive_skipped = 0;
-};
 
 struct ReporterOptions {
   int64_t log_interval = 1;
@@ -49,8 +41,8 @@ struct LaunchedStep {
 // Thread-safety: the training thread.
 class StepReporter {
  public:
-  StepReporter(const ReporterOptions& options, const Clock& clock, TrainObserver& observer, RunCounters& counters)
-      : options_(options), clock_(clock), observer_(observer), counters_(counters) {}
+  StepReporter(const ReporterOptions& options, const Clock& clock, TrainObserver& observer, checkpoint::RunState& state)
+      : options_(options), clock_(clock), observer_(observer), state_(state) {}
 
   // Σ over the data-parallel ranks and the pipeline of (this rank's loss sum, this rank's tokens).
   static at::Tensor SumOverRanks(const at::Tensor& loss_sum, int64_t tokens, const comm::ParallelGroups& groups, at::Device device);
@@ -67,7 +59,7 @@ class StepReporter {
   const ReporterOptions options_;
   const Clock& clock_;
   TrainObserver& observer_;
-  RunCounters& counters_;
+  checkpoint::RunState& state_;
   std::optional<LaunchedStep> pending_;
   absl::Duration last_read_ = -absl::InfiniteDuration();
 };

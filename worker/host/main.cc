@@ -32,7 +32,7 @@ int Dispatch(CLI::App& app, int argc, char** argv) {
   AddExportFlags(*export_model, export_options);
   export_model->callback([&] { result = ExportCommand(export_options); });
   EvalOptions eval_options;
-  CLI::App* eval = app.add_subcommand("eval", "Loss of a model over a chat file or the validation set of a job file");
+  CLI::App* eval = app.add_subcommand("eval", "Loss of a model over a chat file or a text");
   AddEvalFlags(*eval, eval_options);
   eval->callback([&] { result = EvalCommand(eval_options); });
   app.require_subcommand(1);

@@ -74,7 +74,7 @@ class LinkObserver final : public train::TrainObserver {
     phase_ = phase;
   }
   void Ready(const train::StartPoint& start) override {
-    spdlog::info("ready at step {}{}", start.step, start.resumed ? absl::StrCat(" of epoch ", start.from_epoch) : "");
+    spdlog::info("ready at step {}{}", start.step, start.resumed ? StrCat(" of epoch ", start.from_epoch) : "");
     link_->SetReady(start.step, start.resumed, start.from_epoch, start.spec_hash);
     step_ = start.step;
   }
@@ -117,7 +117,7 @@ slipway::v1::Cause CauseOf(const absl::Status& status, const WorkerLaunch& launc
   cause.set_cause_class(slipway::v1::CAUSE_CLASS_INTERNAL);
   if (const auto payload = status.GetPayload(train::kCausePayload); payload.has_value()) {
     slipway::v1::CauseClass parsed;
-    if (slipway::v1::CauseClass_Parse(absl::StrCat("CAUSE_CLASS_", std::string(*payload)), &parsed)) cause.set_cause_class(parsed);
+    if (slipway::v1::CauseClass_Parse(StrCat("CAUSE_CLASS_", std::string(*payload)), &parsed)) cause.set_cause_class(parsed);
   }
   cause.set_message(link::ShortenCauseMessage(std::string(status.message())));
   cause.set_rank(launch.rank());
@@ -131,14 +131,14 @@ absl::StatusOr<std::unique_ptr<comm::ProcessRendezvous>> MeetOthers(const Worker
   const std::vector<std::string> address = absl::StrSplit(launch.rendezvous_address(), absl::MaxSplits(':', 1));
   int port = 0;
   if (address.size() != 2 || !absl::SimpleAtoi(address[1], &port) || port < 0 || port > 65535) {
-    return absl::InvalidArgumentError(absl::StrCat("rendezvous address '", launch.rendezvous_address(), "': expected host:port"));
+    return absl::InvalidArgumentError(StrCat("rendezvous address '", launch.rendezvous_address(), "': expected host:port"));
   }
   options.host = address[0];
   options.port = static_cast<uint16_t>(port);
   if (launch.has_rendezvous_fd()) options.listen_fd = launch.rendezvous_fd();
   options.rank = launch.rank();
   options.world = launch.world_size();
-  options.prefix = absl::StrCat(launch.job_id(), "/e", launch.epoch(), "/", launch.nonce());
+  options.prefix = StrCat(launch.job_id(), "/e", launch.epoch(), "/", launch.nonce());
   options.timeout = absl::Seconds(launch.spec().fault_tolerance().start_timeout_seconds());
   return comm::ProcessRendezvous::Create(options);
 }
@@ -241,7 +241,7 @@ int RunCommand(const std::string& launch_file) {
   }
   SetThreads(launch->threads());
   LoggingOptions logging;
-  logging.program = absl::StrCat("rank ", launch->rank());
+  logging.program = StrCat("rank ", launch->rank());
   logging.stderr_level = launch->spec().logger().stderr_level();
   if (const absl::Status status = SetUpLogging(logging); !status.ok()) spdlog::error("{}", status.ToString());
 
@@ -261,7 +261,7 @@ int RunCommand(const std::string& launch_file) {
     outcome = *result == train::TrainOutcome::kCompleted ? slipway::v1::RANK_OUTCOME_COMPLETED : slipway::v1::RANK_OUTCOME_STOPPED;
   } else {
     cause = CauseOf(result.status(), *launch, observer);
-    spdlog::error("rank {} failed: {}", launch->rank(), result.status().message());
+    spdlog::error("rank {} failed: {}", launch->rank(), ToStd(result.status().message()));
   }
   WriteOutcome(files, launch->state_dir(), outcome, cause, observer.step());
   worker_link.SetOutcome(outcome, cause);

@@ -1,0 +1,120 @@
+#include <ATen/ATen.h>
+
+#include <map>
+#include <memory>
+
+#include "common/status_macros.h"
+#include "common/str_cat.h"
+#include "engine/checkpoint/checkpoint_io.h"
+#include "engine/checkpoint/lineage.h"
+#include "engine/checkpoint/manifest_counters.h"
+#include "engine/checkpoint/tensor_fill.h"
+#include "engine/format/checkpoint_directory.h"
+#include "engine/format/manifest.h"
+
+namespace slipway::engine::checkpoint {
+namespace {
+
+using format::Manifest;
+using format::ManifestTensor;
+using format::StateKind;
+
+// The files of one checkpoint, opened when first read.
+class CheckpointReader {
+ public:
+  CheckpointReader(FileSystem& files, std::string directory, Manifest manifest)
+      : files_(files), directory_(std::move(directory)), manifest_(std::move(manifest)) {}
+
+  static absl::StatusOr<CheckpointReader> Open(FileSystem& files, const std::string& directory) {
+    SLIPWAY_ASSIGN_OR_RETURN(Manifest manifest, format::ReadCheckpoint(files, directory));
+    return CheckpointReader(files, directory, std::move(manifest));
+  }
+
+  const Manifest& manifest() const { return manifest_; }
+
+  // Fills `out` with the part of parameter `spec` that `range` describes, of that kind.
+  absl::Status Fill(const parallel::OwnedRange& range, StateKind kind, at::Tensor out) {
+    const arch::ParamSpec& spec = *range.share->spec;
+    SLIPWAY_ASSIGN_OR_RETURN(const ManifestTensor* tensor, Find(spec, kind));
+    std::vector<StoredPiece> stored;
+    for (const format::ManifestShard& shard : tensor->shards) {
+      SLIPWAY_ASSIGN_OR_RETURN(const RandomAccessFile* file, File(shard.file));
+      stored.push_back({shard.piece, tensor->dtype, [file, start = shard.byte_offset](int64_t offset, absl::Span<std::byte> bytes) {
+                          return file->Read(start + offset, bytes);
+                        }});
+    }
+    const format::Piece target{{range.share->box.start, range.share->box.extent}, range.begin, range.end};
+    return Annotate(FillTensor(spec.name, spec.shape, stored, target, std::move(out)), directory_);
+  }
+
+ private:
+  absl::StatusOr<const ManifestTensor*> Find(const arch::ParamSpec& spec, StateKind kind) const {
+    const std::string& name = spec.tied_to.has_value() ? *spec.tied_to : spec.name;
+    const ManifestTensor* tensor = manifest_.Find(name, kind);
+    if (tensor != nullptr && !tensor->alias_of.empty()) tensor = manifest_.Find(tensor->alias_of, kind);
+    // What the master weights imply is not stored twice.
+    if (tensor == nullptr && kind == StateKind::kWeight) tensor = manifest_.Find(name, StateKind::kMaster);
+    if (tensor == nullptr) {
+      return absl::NotFoundError(StrCat(directory_, ": the checkpoint has no ", std::string(format::StateKindName(kind)), " of ", name));
+    }
+    if (tensor->shape != spec.shape) {
+      return absl::InvalidArgumentError(StrCat(directory_, ": ", name, " has another shape than the model's configuration says"));
+    }
+    return tensor;
+  }
+
+  absl::StatusOr<const RandomAccessFile*> File(const std::string& name) {
+    std::unique_ptr<RandomAccessFile>& file = open_[name];
+    if (file == nullptr) {
+      SLIPWAY_ASSIGN_OR_RETURN(file, files_.OpenForRead(JoinPath(directory_, name)));
+    }
+    return file.get();
+  }
+
+  FileSystem& files_;
+  std::string directory_;
+  Manifest manifest_;
+  std::map<std::string, std::unique_ptr<RandomAccessFile>> open_;
+};
+
+absl::Status FillKind(CheckpointReader& reader, StateKind kind, at::Tensor parallel::Bucket::*slice, parallel::FlatStore& store) {
+  for (const parallel::OwnedRange& range : store.owned_ranges()) {
+    const parallel::Bucket& bucket = store.buckets()[range.share->bucket];
+    if (!(bucket.*slice).defined()) continue;
+    SLIPWAY_RETURN_IF_ERROR(reader.Fill(range, kind, (bucket.*slice).narrow(0, range.offset, range.end - range.begin)));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<RunState> LoadCheckpoint(FileSystem& files, const std::string& path, parallel::FlatStore& store) {
+  SLIPWAY_ASSIGN_OR_RETURN(CheckpointReader reader, CheckpointReader::Open(files, path));
+  SLIPWAY_RETURN_IF_ERROR(FillKind(reader, StateKind::kMaster, &parallel::Bucket::master, store));
+  SLIPWAY_RETURN_IF_ERROR(FillKind(reader, StateKind::kExpAvg, &parallel::Bucket::exp_avg, store));
+  SLIPWAY_RETURN_IF_ERROR(FillKind(reader, StateKind::kExpAvgSq, &parallel::Bucket::exp_avg_sq, store));
+  store.PublishWeights();
+  return StateFromManifest(reader.manifest());
+}
+
+absl::Status LoadCheckpointWeights(FileSystem& files, const std::string& path, parallel::FlatStore& store) {
+  SLIPWAY_ASSIGN_OR_RETURN(CheckpointReader reader, CheckpointReader::Open(files, path));
+  SLIPWAY_RETURN_IF_ERROR(FillKind(reader, StateKind::kWeight, &parallel::Bucket::master, store));
+  store.PublishWeights();
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::optional<ResumePoint>> FindResumePoint(FileSystem& files, const std::string& root,
+                                                           const std::vector<v1::LineageEntry>& lineage,
+                                                           std::vector<std::string>* notes) {
+  if (lineage.empty()) return std::optional<ResumePoint>();
+  SLIPWAY_ASSIGN_OR_RETURN(const format::CheckpointList list, format::ListCheckpoints(files, root));
+  for (const format::RejectedDirectory& rejected : list.rejected) {
+    notes->push_back(StrCat(rejected.directory, " is not a complete checkpoint and is passed over: ", rejected.reason.message()));
+  }
+  const format::CheckpointEntry* newest = format::NewestInLineage(list, ToFormat(lineage));
+  if (newest == nullptr) return std::optional<ResumePoint>();
+  return std::optional<ResumePoint>({newest->id.epoch, newest->id.step, newest->directory});
+}
+
+}  // namespace slipway::engine::checkpoint

@@ -1,0 +1,307 @@
+#include "engine/train/training_run.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <optional>
+#include <utility>
+
+#include "common/status_macros.h"
+#include "common/str_cat.h"
+#include "engine/arch/model_estimate.h"
+#include "engine/checkpoint/checkpoint_io.h"
+#include "engine/checkpoint/hf_export.h"
+#include "engine/optim/adamw.h"
+#include "engine/parallel/pipeline_runner.h"
+#include "engine/spec/arch_from_spec.h"
+#include "engine/spec/resolve.h"
+#include "engine/topology/pipeline_schedule.h"
+#include "engine/train/data_feed.h"
+#include "engine/train/datasets.h"
+#include "engine/train/device_peak.h"
+#include "engine/train/evaluator.h"
+#include "engine/train/guarded_call.h"
+#include "engine/train/model_instance.h"
+#include "engine/train/run_options.h"
+#include "engine/train/step_reporter.h"
+#include "engine/train/wall_time.h"
+
+namespace slipway::engine::train {
+namespace {
+
+// The spec's hash as the control channel compares it: its first 16 hex digits.
+uint64_t HashPrefix(const std::string& hash) { return std::stoull(hash.substr(0, 16), nullptr, 16); }
+
+class TrainingRun {
+ public:
+  TrainingRun(const v1::TrainingSpec& spec, const TrainEnvironment& environment, const TrainControl& control, TrainObserver& observer)
+      : spec_(spec), env_(environment), control_(control), observer_(observer), spec_hash_(spec::SpecHash(spec)) {}
+
+  absl::StatusOr<TrainOutcome> Run() {
+    observer_.Phase("load");
+    SLIPWAY_RETURN_IF_ERROR(Load());
+    return Guarded("training", [&] { return Train(); });
+  }
+
+ private:
+  absl::Status Load();
+  absl::StatusOr<StartPoint> LoadWeights();
+  void MakeReporter();
+  absl::StatusOr<TrainOutcome> Train();
+  absl::Status RunStep();
+  absl::Status EvaluateNow();
+  absl::Status Save(int64_t request_number);
+  absl::Status SaveBetweenSteps(int64_t request_number);
+  absl::StatusOr<TrainOutcome> Finish();
+  void PostControl(int64_t step);
+  bool IsReporter() const { return env_.rank == 0; }
+  bool Due(int64_t interval) const { return interval > 0 && state_.step % interval == 0; }
+
+  const v1::TrainingSpec& spec_;
+  const TrainEnvironment& env_;
+  const TrainControl& control_;
+  TrainObserver& observer_;
+  const std::string spec_hash_;
+
+  arch::ModelArch arch_;
+  std::string config_json_;
+  Datasets datasets_;
+  std::optional<ModelInstance> model_;
+  std::optional<parallel::PipelineRunner> runner_;
+  std::optional<optim::AdamW> optimizer_;
+  std::optional<DataFeed> feed_;
+  std::optional<StepReporter> reporter_;
+  topology::PipelineSchedule schedule_;
+  checkpoint::RunState state_;
+  std::vector<v1::LineageEntry> lineage_;
+  // The newest durable checkpoint of this run's history, also one that it resumed from.
+  std::optional<v1::Checkpoint> committed_;
+  int64_t served_requests_ = 0;
+};
+
+absl::Status TrainingRun::Load() {
+  SLIPWAY_ASSIGN_OR_RETURN(arch_, spec::ArchFromSpec(spec_));
+  if (spec_.model().has_hf_path()) {
+    SLIPWAY_ASSIGN_OR_RETURN(config_json_, env_.files->ReadFile(JoinPath(spec_.model().hf_path(), "config.json")));
+  }
+  SLIPWAY_ASSIGN_OR_RETURN(datasets_, OpenDatasets(spec_, arch_, JoinPath(env_.output_dir, "cache"), *env_.files));
+  SLIPWAY_ASSIGN_OR_RETURN(model_, ModelInstance::Create(arch_, *env_.mesh, env_.rank, *env_.groups, StoreOptions(spec_, env_.device)));
+  const int dp_rank = env_.mesh->CoordinatesOf(env_.rank).dp;
+  const corpus::BatchSlicing slicing = Slicing(spec_, dp_rank);
+  SLIPWAY_ASSIGN_OR_RETURN(schedule_, topology::OneForwardOneBackward(env_.mesh->sizes().pp, static_cast<int>(slicing.micro_batches())));
+  optimizer_.emplace(model_->store(), *env_.groups, OptimizerOptions(spec_.optimizer()));
+  SLIPWAY_ASSIGN_OR_RETURN(const StartPoint start, Guarded("loading weights", [&] { return LoadWeights(); }));
+  parallel::PipelineOptions pipeline;
+  pipeline.hidden_size = arch_.hidden_size;
+  pipeline.activation_dtype = ComputeType(spec_.precision());
+  pipeline.device = env_.device;
+  std::vector<model::StagePieces> chunks;
+  chunks.push_back(model_->TakePieces());
+  runner_.emplace(std::move(chunks), model_->store(), *env_.groups, pipeline);
+  feed_.emplace(datasets_.training, slicing, spec_.training().seq_length(), env_.device);
+  MakeReporter();
+  observer_.Ready(start);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<StartPoint> TrainingRun::LoadWeights() {
+  StartPoint start;
+  start.spec_hash = spec_hash_;
+  std::vector<std::string> notes;
+  SLIPWAY_ASSIGN_OR_RETURN(const std::optional<checkpoint::ResumePoint> resume,
+                           checkpoint::FindResumePoint(*env_.files, env_.checkpoint_dir, env_.lineage, &notes));
+  for (const std::string& note : notes) spdlog::warn("{}", note);
+  lineage_ = env_.lineage;
+  v1::LineageEntry own;
+  own.set_epoch(env_.epoch);
+  parallel::FlatStore& store = model_->store();
+  if (resume.has_value()) {
+    SLIPWAY_ASSIGN_OR_RETURN(state_, checkpoint::LoadCheckpoint(*env_.files, resume->path, store));
+    optimizer_->SetUpdates(state_.optimizer_updates);
+    if (state_.threads != at::get_num_threads() && env_.device.is_cpu()) {
+      spdlog::warn("the checkpoint was written with {} CPU threads a rank, this run has {}: the last bits of its losses will differ",
+                   state_.threads, at::get_num_threads());
+    }
+    start.step = state_.step;
+    start.resumed = true;
+    start.from_epoch = resume->epoch;
+    own.set_from_epoch(resume->epoch);
+    own.set_from_step(resume->step);
+    committed_.emplace();
+    committed_->set_job_id(env_.job_id);
+    committed_->set_step(resume->step);
+    committed_->set_epoch(resume->epoch);
+    committed_->set_path(resume->path);
+    committed_->set_state(v1::CHECKPOINT_STATE_COMMITTED);
+    spdlog::info("resumed from {}", resume->path);
+  } else if (spec_.model().has_pretrained_checkpoint()) {
+    SLIPWAY_RETURN_IF_ERROR(checkpoint::LoadCheckpointWeights(*env_.files, spec_.model().pretrained_checkpoint(), store));
+  } else if (spec_.model().has_hf_path() && !spec_.model().random_init()) {
+    SLIPWAY_RETURN_IF_ERROR(checkpoint::LoadHfWeights(*env_.files, spec_.model().hf_path(), store));
+  } else {
+    store.InitializeWeights(static_cast<uint64_t>(spec_.training().seed()));
+  }
+  state_.threads = at::get_num_threads();
+  std::erase_if(lineage_, [&](const v1::LineageEntry& entry) { return entry.epoch() == env_.epoch; });
+  lineage_.push_back(own);
+  return start;
+}
+
+void TrainingRun::MakeReporter() {
+  const int64_t seq_length = spec_.training().seq_length();
+  ReporterOptions options;
+  options.log_interval = spec_.logger().log_interval();
+  options.max_consecutive_nonfinite = spec_.training().max_consecutive_nonfinite_steps();
+  options.flops_per_token = arch::FlopsPerToken(arch_, seq_length, arch_.vocab_size);
+  options.peak_flops_per_second = DevicePeakFlops(env_.device, ComputeType(spec_.precision())) * static_cast<double>(env_.mesh->sizes().World());
+  options.epoch = env_.epoch;
+  options.reports = IsReporter();
+  reporter_.emplace(options, *env_.clock, observer_, state_);
+}
+
+void TrainingRun::PostControl(int64_t step) {
+  comm::ControlRecord record;
+  record.step = step;
+  record.spec_hash = HashPrefix(spec_hash_);
+  record.stop = control_.stop_requested();
+  record.checkpoint_requests = control_.checkpoint_requests();
+  env_.control->Post(record);
+}
+
+absl::StatusOr<TrainOutcome> TrainingRun::Train() {
+  const v1::ValidationSpec& validation = spec_.validation();
+  PostControl(state_.step + 1);
+  if (state_.step == 0 && validation.eval_at_start() && validation.eval_interval() > 0) SLIPWAY_RETURN_IF_ERROR(EvaluateNow());
+  while (state_.step < spec_.training().train_iters()) {
+    SLIPWAY_ASSIGN_OR_RETURN(const comm::ControlDecision decision, env_.control->Take());
+    PostControl(state_.step + 2);
+    if (decision.failed_rank >= 0) {
+      return WithCause(absl::AbortedError(StrCat("rank ", decision.failed_rank, " cannot go on")), "INTERNAL");
+    }
+    if (decision.stop) {
+      SLIPWAY_RETURN_IF_ERROR(reporter_->Flush());
+      const absl::Status saved = Save(decision.checkpoint_requests);
+      if (!saved.ok()) return WithCause(Annotate(saved, "the checkpoint of a stop"), "STORAGE");
+      return TrainOutcome::kStopped;
+    }
+    if (decision.checkpoint_requests > served_requests_) SLIPWAY_RETURN_IF_ERROR(SaveBetweenSteps(decision.checkpoint_requests));
+    observer_.Phase("step");
+    SLIPWAY_RETURN_IF_ERROR(RunStep());
+    const bool last = state_.step == spec_.training().train_iters();
+    if (validation.eval_interval() > 0 && (Due(validation.eval_interval()) || last)) SLIPWAY_RETURN_IF_ERROR(EvaluateNow());
+    if (!last && Due(spec_.checkpoint().save_interval())) SLIPWAY_RETURN_IF_ERROR(SaveBetweenSteps(served_requests_));
+  }
+  return Finish();
+}
+
+absl::Status TrainingRun::RunStep() {
+  LaunchedStep launched;
+  launched.started = env_.clock->MonotonicNow();
+  SLIPWAY_ASSIGN_OR_RETURN(const StepBatch batch, feed_->Take(state_.consumed_samples));
+  launched.data_wait = env_.clock->MonotonicNow() - launched.started;
+  launched.step = state_.step + 1;
+  launched.learning_rate = optim::LearningRate(ScheduleOptions(spec_), state_.step);
+  launched.total_weight = batch.total_weight;
+
+  parallel::StepInput input;
+  input.micro_batch = [&](int m) { return batch.micro_batches[m]; };
+  input.loss_scale = 1.0 / batch.total_weight;
+  input.seed = static_cast<uint64_t>(spec_.training().seed());
+  input.step = launched.step;
+  const at::Tensor loss_sum = runner_->TrainStep(schedule_, input);
+  launched.outcome = optimizer_->Step(launched.learning_rate, loss_sum);
+  launched.sums = StepReporter::SumOverRanks(loss_sum, batch.tokens, *env_.groups, env_.device);
+  state_.step = launched.step;
+  state_.consumed_samples += spec_.training().global_batch_size();
+  launched.consumed_samples = state_.consumed_samples;
+  return reporter_->Launched(std::move(launched));
+}
+
+absl::Status TrainingRun::EvaluateNow() {
+  if (datasets_.validation == nullptr) return absl::OkStatus();
+  SLIPWAY_RETURN_IF_ERROR(reporter_->Flush());
+  observer_.Phase("eval");
+  const absl::Duration start = env_.clock->MonotonicNow();
+  EvaluatorOptions options;
+  options.slicing = Slicing(spec_, env_.mesh->CoordinatesOf(env_.rank).dp);
+  options.seq_length = spec_.training().seq_length();
+  if (spec_.validation().has_eval_iters()) options.iterations = spec_.validation().eval_iters();
+  options.device = env_.device;
+  SLIPWAY_ASSIGN_OR_RETURN(const EvaluationResult result, Evaluate(*runner_, *datasets_.validation, options, *env_.groups));
+  if (!IsReporter()) return absl::OkStatus();
+  v1::EvalMetrics metrics;
+  metrics.set_step(state_.step);
+  metrics.set_loss(result.loss);
+  metrics.set_perplexity(std::exp(result.loss));
+  metrics.set_loss_tokens(static_cast<int64_t>(result.weight));
+  metrics.set_seconds(absl::ToDoubleSeconds(env_.clock->MonotonicNow() - start));
+  metrics.set_epoch(env_.epoch);
+  SetTime(env_.clock->WallNow(), metrics.mutable_time());
+  observer_.Evaluated(metrics);
+  return absl::OkStatus();
+}
+
+absl::Status TrainingRun::Save(int64_t request_number) {
+  SLIPWAY_RETURN_IF_ERROR(reporter_->Flush());
+  observer_.Phase("save");
+  if (committed_.has_value() && committed_->step() == state_.step) {
+    // Durable already; a new request is answered with it.
+    if (request_number > served_requests_ && IsReporter()) {
+      committed_->set_request_number(request_number);
+      observer_.Committed(*committed_);
+    }
+    served_requests_ = std::max(served_requests_, request_number);
+    return absl::OkStatus();
+  }
+  checkpoint::SaveRequest request;
+  request.root = env_.checkpoint_dir;
+  request.job_id = env_.job_id;
+  request.epoch = env_.epoch;
+  request.state = state_;
+  request.state.optimizer_updates = static_cast<int64_t>(optimizer_->updates().item<float>());
+  request.spec = spec_;
+  request.lineage = lineage_;
+  request.config_json = config_json_;
+  request.keep_last = spec_.checkpoint().keep_last();
+  request.request_number = request_number;
+  SLIPWAY_ASSIGN_OR_RETURN(committed_, checkpoint::SaveCheckpoint(*env_.files, request, model_->store(), *env_.groups));
+  SetTime(env_.clock->WallNow(), committed_->mutable_commit_time());
+  served_requests_ = std::max(served_requests_, request_number);
+  if (IsReporter()) observer_.Committed(*committed_);
+  return absl::OkStatus();
+}
+
+absl::Status TrainingRun::SaveBetweenSteps(int64_t request_number) {
+  const absl::Status saved = Save(request_number);
+  if (saved.ok()) return saved;
+  // All ranks failed alike and the older checkpoints are untouched: training goes on, loudly.
+  spdlog::error("the checkpoint of step {} failed, training goes on: {}", state_.step, ToStd(saved.message()));
+  served_requests_ = std::max(served_requests_, request_number);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<TrainOutcome> TrainingRun::Finish() {
+  // The decision for the step after the last one: taken, so that every rank leaves the channel in the same place.
+  SLIPWAY_RETURN_IF_ERROR(env_.control->Take().status());
+  SLIPWAY_RETURN_IF_ERROR(reporter_->Flush());
+  const absl::Status saved = Save(served_requests_);
+  if (!saved.ok()) return WithCause(Annotate(saved, "the final checkpoint"), "STORAGE");
+  if (spec_.checkpoint().export_hf() && IsReporter()) {
+    observer_.Phase("export");
+    SLIPWAY_RETURN_IF_ERROR(checkpoint::ExportLatest(*env_.files, env_.checkpoint_dir, lineage_, spec_, JoinPath(env_.output_dir, "hf")));
+  }
+  return TrainOutcome::kCompleted;
+}
+
+}  // namespace
+
+absl::StatusOr<TrainOutcome> RunTraining(const v1::TrainingSpec& resolved, const TrainEnvironment& environment,
+                                         const TrainControl& control, TrainObserver& observer) {
+  return Guarded("training", [&] { return TrainingRun(resolved, environment, control, observer).Run(); });
+}
+
+}  // namespace slipway::engine::train
