@@ -68,8 +68,7 @@ void AddCompletionCommand(CLI::App* app, Command* command);
 absl::StatusOr<v1::Job> GetJob(Connection& connection, const std::string& reference);
 
 // Follows a job to its end, drawing or printing; the job's exit code, or kExitInterrupted after Ctrl-C.
-absl::StatusOr<int> WatchToEnd(const Command& command, Connection& connection, const std::string& job_id,
-                               int64_t from_step);
+absl::StatusOr<int> WatchToEnd(const Command& command, Connection& connection, const v1::Job& job, int64_t from_step);
 
 }  // namespace slipway::client
 

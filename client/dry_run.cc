@@ -4,6 +4,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "client/dataset_report.h"
 #include "client/exit_code.h"
 #include "common/status_macros.h"
 #include "engine/spec/plan.h"
@@ -24,11 +25,7 @@ absl::Status AskServer(const Command& command, const v1::TrainingSpec& spec) {
   return connection->CallOnce(&v1::JobService::Stub::CreateJob, connection->jobs(), request, kServerTimeout).status();
 }
 
-}  // namespace
-
-absl::StatusOr<int> DryRun(const Command& command, const JobFile& job) {
-  if (!job.faults.empty()) return engine::spec::FaultsToStatus(job.faults);
-  const v1::TrainingSpec resolved = engine::spec::Resolve(job.spec);
+absl::Status PrintPlan(const Command& command, const JobFile& job, const v1::TrainingSpec& resolved) {
   if (!command.is_table()) {
     command.Print(command.format() == OutputFormat::kJson ? engine::spec::SpecToJson(resolved)
                                                           : engine::spec::SpecToYaml(resolved));
@@ -38,13 +35,34 @@ absl::StatusOr<int> DryRun(const Command& command, const JobFile& job) {
   } else {
     command.Say(absl::StrCat("no plan: ", resolved.model().hf_path(), " is not on this machine"));
   }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<int> DryRun(const Command& command, const JobFile& job) {
+  const v1::TrainingSpec resolved = engine::spec::Resolve(job.spec);
+  if (job.faults.empty()) SLIPWAY_RETURN_IF_ERROR(PrintPlan(command, job, resolved));
+  // The files are looked at even when the configuration has faults, so that all of them come at once.
+  FileReport files = InspectJobFiles(resolved, job.arch);
+  if (command.is_table()) {
+    for (const auto& [name, value] : files.lines) {
+      command.Print(absl::StrCat(name, std::string(name.size() < 18 ? 18 - name.size() : 1, ' '), value, "\n"));
+    }
+  }
+  for (const std::string& note : files.notes) command.Say(OneLine(note));
+  engine::spec::AddLocations(job.locations, &files.faults);
+  engine::spec::SpecFaults faults = job.faults;
+  faults.insert(faults.end(), files.faults.begin(), files.faults.end());
+  SLIPWAY_RETURN_IF_ERROR(engine::spec::FaultsToStatus(faults));
+
   const absl::Status answer = AskServer(command, job.spec);
   if (absl::IsUnavailable(answer) || absl::IsDeadlineExceeded(answer)) {
     command.Say(absl::StrCat("not checked by a server: ", answer.message()));
-  } else {
-    SLIPWAY_RETURN_IF_ERROR(answer);
-    command.Say("the server accepts the job");
+    return kExitOk;
   }
+  SLIPWAY_RETURN_IF_ERROR(answer);
+  command.Say("the server accepts the job");
   return kExitOk;
 }
 

@@ -44,7 +44,7 @@ absl::StatusOr<int> Submit(const Command& command, const SubmitFlags& flags) {
         absl::StrCat("submitted ", OneLine(created.name()), "; follow it with: slipway jobs watch ", created.id()));
     return kExitOk;
   }
-  return WatchToEnd(command, *connection, created.id(), 0);
+  return WatchToEnd(command, *connection, created, 0);
 }
 
 struct ListFlags {

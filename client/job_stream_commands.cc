@@ -204,12 +204,12 @@ absl::StatusOr<int> CheckpointNow(const Command& command, const CheckpointFlags&
 
 }  // namespace
 
-absl::StatusOr<int> WatchToEnd(const Command& command, Connection& connection, const std::string& job_id,
-                               int64_t from_step) {
+absl::StatusOr<int> WatchToEnd(const Command& command, Connection& connection, const v1::Job& job, int64_t from_step) {
   const bool terminal = command.env().out_is_terminal;
   LiveView view({.terminal = terminal, .color = command.color(terminal)});
+  view.Apply(JobSeen{job});
   BlockPainter painter;
-  JobWatch watch(&connection, {.job_id = job_id, .from_step = from_step});
+  JobWatch watch(&connection, {.job_id = job.id(), .from_step = from_step});
   absl::Time ended = absl::InfiniteFuture();
   absl::Time drawn = absl::InfinitePast();
   while (true) {
@@ -226,7 +226,7 @@ absl::StatusOr<int> WatchToEnd(const Command& command, Connection& connection, c
     if (over) return ReportEnd(command, view.job());
     if (connection.interrupted()) {
       Show(command, terminal, &view, &painter);
-      command.Say(absl::StrCat("detached; the job goes on. Watch it again with: slipway jobs watch ", job_id));
+      command.Say(absl::StrCat("detached; the job goes on. Watch it again with: slipway jobs watch ", job.id()));
       return kExitInterrupted;
     }
   }
@@ -245,7 +245,7 @@ void AddJobStreamCommands(CLI::App* jobs, Command* command) {
   command->Run(watch, [=]() -> absl::StatusOr<int> {
     SLIPWAY_ASSIGN_OR_RETURN(const std::unique_ptr<Connection> connection, command->Connect());
     SLIPWAY_ASSIGN_OR_RETURN(const v1::Job job, GetJob(*connection, watch_flags->job));
-    return WatchToEnd(*command, *connection, job.id(),
+    return WatchToEnd(*command, *connection, job,
                       watch_flags->from_step >= 0 ? watch_flags->from_step : job.progress().step());
   });
 

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "client/command.h"
 #include "client/exit_code.h"
 #include "client/model_report.h"
@@ -93,9 +94,13 @@ void AddModelCommands(CLI::App* app, Command* command) {
       model->add_subcommand("inspect", "Architecture, weights and tokenizer of a Hugging Face directory");
   inspect->add_option("directory", *directory, "Hugging Face model directory")->required()->type_name("DIR");
   command->Run(inspect, [=]() -> absl::StatusOr<int> {
-    SLIPWAY_ASSIGN_OR_RETURN(const std::string report,
-                             ModelReport(AbsolutePath(*directory, command->env().working_directory, command->env())));
-    command->Print(report);
+    SLIPWAY_ASSIGN_OR_RETURN(const ModelReport report,
+                             InspectModel(AbsolutePath(*directory, command->env().working_directory, command->env())));
+    command->Print(report.text);
+    if (!report.faults.empty()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(*directory, " would not load:\n", absl::StrJoin(report.faults, "\n")));
+    }
     return kExitOk;
   });
 

@@ -1,34 +1,171 @@
 #include "client/model_report.h"
 
+#include <algorithm>
+#include <cstddef>
+#include <map>
+#include <memory>
+#include <set>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "client/format.h"
-#include "common/file_system.h"
+#include "common/posix_file_system.h"
 #include "common/status_macros.h"
+#include "common/text.h"
 #include "engine/arch/hf_config.h"
 #include "engine/arch/model_estimate.h"
+#include "engine/arch/param_spec.h"
+#include "engine/format/hf_weights.h"
 
 namespace slipway::client {
+namespace {
 
-absl::StatusOr<std::string> ModelReport(const std::string& directory) {
-  SLIPWAY_ASSIGN_OR_RETURN(const engine::arch::ModelArch arch,
-                           engine::arch::ReadHfConfig(JoinPath(directory, "config.json")));
-  std::string text;
-  const auto line = [&](const std::string& name, const std::string& value) {
-    absl::StrAppend(&text, name, std::string(name.size() < 18 ? 18 - name.size() : 1, ' '), value, "\n");
+using engine::arch::ModelArch;
+using engine::arch::ParamSpec;
+using engine::format::HfTensor;
+using engine::format::HfWeights;
+using engine::tokenizer::Tokenizer;
+
+class Lines {
+ public:
+  void Add(const std::string& name, const std::string& value) {
+    absl::StrAppend(&text_, name, std::string(name.size() < 18 ? 18 - name.size() : 1, ' '), value, "\n");
+  }
+  std::string Take() { return std::move(text_); }
+
+ private:
+  std::string text_;
+};
+
+std::string ShapeText(const std::vector<int64_t>& shape) { return absl::StrCat("[", absl::StrJoin(shape, ", "), "]"); }
+
+// Compared piece by piece: an output matrix can be gigabytes.
+absl::StatusOr<bool> SameBytes(const HfWeights& weights, const HfTensor& a, const HfTensor& b) {
+  constexpr int64_t kPiece = 1 << 20;
+  if (a.stored.dtype != b.stored.dtype || a.stored.shape != b.stored.shape) return false;
+  std::vector<std::byte> left(kPiece), right(kPiece);
+  for (int64_t at = 0; at < a.stored.bytes; at += kPiece) {
+    const auto size = static_cast<size_t>(std::min(kPiece, a.stored.bytes - at));
+    SLIPWAY_RETURN_IF_ERROR(weights.Read(a, at, absl::MakeSpan(left.data(), size)));
+    SLIPWAY_RETURN_IF_ERROR(weights.Read(b, at, absl::MakeSpan(right.data(), size)));
+    if (!std::equal(left.begin(), left.begin() + static_cast<std::ptrdiff_t>(size), right.begin())) return false;
+  }
+  return true;
+}
+
+void CheckTensor(const HfWeights& weights, const ParamSpec& param, std::vector<std::string>* faults) {
+  const HfTensor* tensor = weights.Find(param.name);
+  if (param.tied_to) {  // may be left out, or repeat the tensor that it is tied to
+    const HfTensor* original = weights.Find(*param.tied_to);
+    if (tensor == nullptr || original == nullptr) return;
+    const absl::StatusOr<bool> same = SameBytes(weights, *tensor, *original);
+    if (!same.ok()) {
+      faults->emplace_back(same.status().message());
+    } else if (!*same) {
+      faults->push_back(absl::StrCat(param.name, " differs from ", *param.tied_to,
+                                     " although config.json says tie_word_embeddings = true"));
+    }
+    return;
+  }
+  if (tensor == nullptr) {
+    const std::string hint = param.name == engine::arch::kHeadName ? " (tie_word_embeddings is false)" : "";
+    faults->push_back(absl::StrCat(param.name, " is missing", hint));
+  } else if (tensor->stored.shape != param.shape) {
+    faults->push_back(absl::StrCat(param.name, " has the shape ", ShapeText(tensor->stored.shape),
+                                   "; config.json makes it ", ShapeText(param.shape)));
+  } else if (!IsFloatingPoint(tensor->stored.dtype)) {
+    faults->push_back(absl::StrCat(param.name, " is of type ", std::string(DTypeName(tensor->stored.dtype)),
+                                   "; expected a floating-point type"));
+  }
+}
+
+std::string WeightSummary(const HfWeights& weights, const std::set<std::string>& known) {
+  std::map<std::string, int64_t> by_type;
+  int64_t unknown = 0;
+  for (const HfTensor& tensor : weights.tensors()) {
+    ++by_type[std::string(DTypeName(tensor.stored.dtype))];
+    if (!known.contains(tensor.stored.name)) ++unknown;
+  }
+  const std::string types = absl::StrJoin(
+      by_type, ", ", [](std::string* out, const auto& entry) { absl::StrAppend(out, entry.second, " ", entry.first); });
+  return absl::StrCat(weights.tensors().size(), " tensors (", types, "), ", FormatBytes(weights.total_bytes()), " in ",
+                      weights.files().size(), weights.files().size() == 1 ? " file" : " files",
+                      unknown > 0 ? absl::StrCat("; ", unknown, " are not of this architecture and are ignored") : "");
+}
+
+void AddArchitecture(const ModelArch& arch, Lines* lines) {
+  lines->Add("architecture", std::string(engine::arch::FamilyName(arch.family)));
+  lines->Add("parameters", Grouped(engine::arch::ParameterCount(arch)));
+  lines->Add("layers", absl::StrCat(arch.num_layers));
+  lines->Add("hidden size", absl::StrCat(arch.hidden_size, ", feed-forward ", arch.ffn_hidden_size));
+  lines->Add("attention",
+             absl::StrCat(arch.num_attention_heads, " query heads, ", arch.num_query_groups, " key/value heads, ",
+                          arch.kv_channels, " channels each", arch.add_qkv_bias ? ", biases on q, k, v" : "",
+                          arch.qk_layernorm ? ", norms on q and k" : ""));
+  lines->Add("vocabulary", absl::StrCat(arch.vocab_size, arch.untie_embeddings_and_output_weights
+                                                             ? ", separate output matrix"
+                                                             : ", output tied to the embedding"));
+  lines->Add("positions",
+             absl::StrCat(
+                 arch.max_position_embeddings, ", rotary base ", Number(arch.rotary_base, 10),
+                 arch.rope_scaling ? absl::StrCat(", llama3 scaling by ", Number(arch.rope_scaling->factor, 6)) : ""));
+  lines->Add("dtype", std::string(DTypeName(arch.dtype)));
+}
+
+void AddTokenizer(const std::string& directory, const ModelArch& arch, Lines* lines, std::vector<std::string>* faults) {
+  const auto tokenizer = Tokenizer::Load(directory);
+  if (absl::IsNotFound(tokenizer.status())) return lines->Add("tokenizer", "none (no tokenizer.json)");
+  if (!tokenizer.ok()) {
+    faults->emplace_back(tokenizer.status().message());
+    return;
+  }
+  lines->Add("tokenizer", absl::StrCat((*tokenizer)->vocab_size(), " ids, ",
+                                       (*tokenizer)->has_chat_template() ? "with" : "without", " a chat template"));
+  for (const std::string& line : SpecialTokenLines(**tokenizer)) lines->Add("", line);
+  if ((*tokenizer)->vocab_size() > arch.vocab_size) {
+    faults->push_back(absl::StrCat("the tokenizer has ", (*tokenizer)->vocab_size(), " ids, more than the ",
+                                   arch.vocab_size, " rows of the embedding"));
+  }
+}
+
+}  // namespace
+
+std::vector<std::string> WeightFaults(const std::string& directory, const ModelArch& arch, std::string* summary) {
+  PosixFileSystem files;
+  const absl::StatusOr<HfWeights> weights = HfWeights::Open(files, directory);
+  if (!weights.ok()) return {std::string(weights.status().message())};
+  std::vector<std::string> faults;
+  std::set<std::string> known;
+  for (const ParamSpec& param : engine::arch::BuildParamTable(arch)) {
+    known.insert(param.name);
+    CheckTensor(*weights, param, &faults);
+  }
+  *summary = WeightSummary(*weights, known);
+  return faults;
+}
+
+std::vector<std::string> SpecialTokenLines(const Tokenizer& tokenizer) {
+  std::vector<std::string> lines;
+  const auto add = [&](const char* name, const std::optional<engine::tokenizer::SpecialToken>& token) {
+    lines.push_back(absl::StrCat(name, " ", token ? absl::StrCat(token->id, " ", OneLine(token->text)) : "none"));
   };
-  line("architecture", std::string(engine::arch::FamilyName(arch.family)));
-  line("layers", absl::StrCat(arch.num_layers));
-  line("hidden size", absl::StrCat(arch.hidden_size));
-  line("attention", absl::StrCat(arch.num_attention_heads, " query heads, ", arch.num_query_groups,
-                                 " key/value heads of ", arch.kv_channels));
-  line("feed-forward", absl::StrCat(arch.ffn_hidden_size));
-  line("vocabulary",
-       absl::StrCat(arch.vocab_size, arch.untie_embeddings_and_output_weights ? ", untied output" : ", tied output"));
-  line("positions", absl::StrCat(arch.max_position_embeddings, ", rotary base ", Number(arch.rotary_base, 10)));
-  line("parameters", Grouped(engine::arch::ParameterCount(arch)));
-  line("dtype", std::string(DTypeName(arch.dtype)));
-  return text;
+  add("BOS", tokenizer.bos());
+  add("EOS", tokenizer.eos());
+  add("PAD", tokenizer.pad());
+  return lines;
+}
+
+absl::StatusOr<ModelReport> InspectModel(const std::string& directory) {
+  SLIPWAY_ASSIGN_OR_RETURN(const ModelArch arch, engine::arch::ReadHfConfig(JoinPath(directory, "config.json")));
+  ModelReport report;
+  Lines lines;
+  AddArchitecture(arch, &lines);
+  std::string summary;
+  report.faults = WeightFaults(directory, arch, &summary);
+  if (!summary.empty()) lines.Add("weights", summary);
+  AddTokenizer(directory, arch, &lines, &report.faults);
+  report.text = lines.Take();
+  return report;
 }
 
 }  // namespace slipway::client

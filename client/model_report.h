@@ -1,18 +1,33 @@
-// What `slipway model inspect` says about a Hugging Face directory. Thread-safe: pure functions, apart from reading
-// files.
+// What `slipway model inspect` and the dry run say about a Hugging Face directory. Thread-safe: pure functions, apart
+// from reading files.
 #ifndef SLIPWAY_CLIENT_MODEL_REPORT_H_
 #define SLIPWAY_CLIENT_MODEL_REPORT_H_
 
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
+#include "engine/arch/model_arch.h"
+#include "engine/tokenizer/tokenizer.h"
 
 namespace slipway::client {
 
-// Architecture, parameters, type of the weights and facts of the tokenizer, as lines. InvalidArgument with all faults
-// when the directory would not load: a missing shard, a tensor of another shape, lm_head.weight that is neither there
-// nor tied.
-absl::StatusOr<std::string> ModelReport(const std::string& directory);
+struct ModelReport {
+  std::string text;                 // aligned lines
+  std::vector<std::string> faults;  // why it would not load, one a line
+};
+
+// An error only where config.json cannot be read; what else is wrong (a missing shard, a tensor that is missing or has
+// another shape, an output matrix that is neither there nor tied, a tokenizer with more ids than the embedding has
+// rows) is a fault.
+absl::StatusOr<ModelReport> InspectModel(const std::string& directory);
+
+// The weights' part of that: every fault, and a line about what is there.
+std::vector<std::string> WeightFaults(const std::string& directory, const engine::arch::ModelArch& arch,
+                                      std::string* summary);
+
+// "BOS 1 <|im_start|>", "EOS 2 <|im_end|>", "PAD none".
+std::vector<std::string> SpecialTokenLines(const engine::tokenizer::Tokenizer& tokenizer);
 
 }  // namespace slipway::client
 
