@@ -1,77 +1,34 @@
+// Commands that talk to a server.
 #include "client/cli.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
-#include <cstdlib>
-#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <sstream>
+#include <string>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "client/exit_code.h"
-#include "client/fake_server.h"
-#include "common/posix_file_system.h"
-#include "common/subprocess.h"
-#include "tests/support/status_matchers.h"
-#include "tests/support/temp_dir.h"
+#include "tests/support/cli_fixture.h"
+#include "tests/support/fake_server.h"
 
 namespace slipway::client {
 namespace {
 
+using testing::CliTest;
 using ::testing::ElementsAre;
+using testing::FakeBehavior;
 using ::testing::HasSubstr;
-using ::testing::Not;
-
-constexpr char kJobFile[] =
-    "name: tiny\nmodel: {preset: tiny_llama}\ndataset: {kind: mock}\noptimizer: {lr: 1e-3}\n"
-    "training: {train_iters: 100, global_batch_size: 4, seq_length: 32}\n";
-
-struct Ran {
-  int code = 0;
-  std::string out;
-  std::string err;
-};
-
-class CliTest : public ::testing::Test {
- protected:
-  std::string WriteFile(const std::string& name, const std::string& text) {
-    const std::string path = absl::StrCat(directory_, "/", name);
-    EXPECT_OK(files_.MakeDirectories(DirName(path)));
-    EXPECT_OK(files_.WriteFileAtomically(path, text));
-    return path;
-  }
-  void Serve(FakeBehavior behavior, int port = 0) { server_ = std::make_unique<FakeServer>(std::move(behavior), port); }
-
-  Ran Run(std::vector<std::string> arguments) {
-    std::ostringstream out, err;
-    Environment env;
-    env.out = &out;
-    env.err = &err;
-    env.working_directory = directory_;
-    env.binary_directory = directory_;
-    env.variables["HOME"] = directory_;
-    if (server_ != nullptr) env.variables["SLIPWAY_SERVER"] = server_->address();
-    env.interrupted = [this] { return interrupted_.load(); };
-    env.exec = [this](const std::vector<std::string>& argv) -> absl::StatusOr<int> {
-      executed_ = argv;
-      return 0;
-    };
-    const int code = RunCli(arguments, env);
-    return {code, out.str(), err.str()};
-  }
-
-  PosixFileSystem files_;
-  testing::TempDir temp_;
-  const std::string directory_ = temp_.path();
-  std::unique_ptr<FakeServer> server_;
-  std::atomic<bool> interrupted_{false};
-  std::vector<std::string> executed_;
-};
+using testing::kJobFile;
+using testing::Ran;
+using testing::RichStatus;
+using testing::Unary;
 
 v1::Job MakeJob(v1::JobState state, int64_t step = 0) {
   v1::Job job;
@@ -297,6 +254,45 @@ TEST_F(CliTest, WatchSurvivesARestartOfTheServer) {
   EXPECT_THAT(ran.err, HasSubstr("job-1 SUCCEEDED"));
 }
 
+// The process behind the address is another one: the connection itself is gone.
+TEST_F(CliTest, WatchFindsANewServerAtTheSameAddress) {
+  FakeBehavior first;
+  first.get_job = Answers(MakeJob(v1::JOB_STATE_RUNNING));
+  std::atomic<bool> watching{false};
+  first.watch_jobs = [&](grpc::ServerContext* context, const v1::WatchJobsRequest&,
+                         grpc::ServerWriter<v1::WatchJobsResponse>* writer) {
+    v1::WatchJobsResponse response;
+    *response.mutable_snapshot() = MakeJob(v1::JOB_STATE_RUNNING);
+    writer->Write(response);
+    watching = true;
+    while (!context->IsCancelled()) absl::SleepFor(absl::Milliseconds(5));
+    return grpc::Status::CANCELLED;
+  };
+  Serve(first);
+  const int port = server_->port();
+  absl::Time restarted, seen;
+  std::thread restart([&] {
+    while (!watching) absl::SleepFor(absl::Milliseconds(5));
+    server_.reset();
+    absl::SleepFor(absl::Seconds(2));
+    FakeBehavior second;
+    second.watch_jobs = [&](grpc::ServerContext*, const v1::WatchJobsRequest&,
+                            grpc::ServerWriter<v1::WatchJobsResponse>* writer) {
+      seen = absl::Now();
+      v1::WatchJobsResponse response;
+      *response.mutable_snapshot() = MakeJob(v1::JOB_STATE_CANCELLED);
+      writer->Write(response);
+      return grpc::Status::OK;
+    };
+    restarted = absl::Now();
+    Serve(second, port);
+  });
+  EXPECT_EQ(Run({"jobs", "watch", "job-1", "--server", absl::StrCat("127.0.0.1:", port)}).code, kExitJobCancelled);
+  restart.join();
+  EXPECT_LT(seen - restarted, absl::Seconds(15));
+  RecordProperty("reconnect_ms", static_cast<int>(absl::ToInt64Milliseconds(seen - restarted)));
+}
+
 TEST_F(CliTest, WatchTakesANewSnapshotWhenEventsAreGone) {
   std::atomic<int> connections{0};
   FakeBehavior behavior;
@@ -445,70 +441,6 @@ TEST_F(CliTest, ShowsMetricsEventsNodesAndCheckpoints) {
   const Ran version = Run({"version"});
   EXPECT_THAT(version.out, HasSubstr("server 0.0.0-other"));
   EXPECT_THAT(version.err, HasSubstr("different versions"));
-}
-
-TEST_F(CliTest, ComputingIsTheWorkers) {
-  WriteFile("slipway-worker", "");
-  EXPECT_EQ(Run({"generate", "--model", "m", "--chat", "-hi", "--temperature", "0", "--max-new-tokens", "5"}).code, 0);
-  EXPECT_THAT(executed_, ElementsAre(directory_ + "/slipway-worker", "generate", "--model", "m", "--chat", "-hi",
-                                     "--max-new-tokens", "5", "--temperature", "0"));
-  EXPECT_EQ(Run({"model", "export", "--checkpoint", "c", "--out", "o", "--dtype", "bfloat16"}).code, 0);
-  EXPECT_THAT(executed_, ElementsAre(directory_ + "/slipway-worker", "export", "--checkpoint", "c", "--out", "o",
-                                     "--dtype", "bfloat16"));
-  EXPECT_EQ(Run({"generate", "--model", "m"}).code, kExitUsage);
-  EXPECT_EQ(Run({"generate", "--model", "m", "--prompt", "a", "--chat", "b"}).code, kExitUsage);
-}
-
-TEST_F(CliTest, ExplainsAndValidatesSpecs) {
-  EXPECT_THAT(Run({"spec", "explain", "training.seq_length"}).out, HasSubstr("Tokens of one sample."));
-  EXPECT_EQ(Run({"spec", "explain", "training.nope"}).code, kExitNotFound);
-  const std::string path = WriteFile("a.yaml", kJobFile);
-  const Ran ran = Run({"spec", "validate", "-f", path});
-  EXPECT_EQ(ran.code, 0);
-  EXPECT_THAT(ran.out, HasSubstr("\n  seed: 1234\n"));
-  WriteFile("again.yaml", ran.out);
-  EXPECT_EQ(Run({"spec", "validate", "-f", "again.yaml"}).out, ran.out);
-}
-
-// What bash offers after the words of a command line.
-std::string Completed(const std::string& script, std::vector<std::string> words) {
-  std::string program = absl::StrCat("source ", script, "\ncompopt() { :; }\nCOMP_WORDS=(slipway");
-  for (const std::string& word : words) absl::StrAppend(&program, " '", word, "'");
-  absl::StrAppend(&program, ")\nCOMP_CWORD=", words.size(), "\n_slipway\nprintf '%s\\n' \"${COMPREPLY[@]}\" > ", script,
-                  ".out\n");
-  PosixFileSystem files;
-  EXPECT_OK(files.WriteFileAtomically(script + ".sh", program));
-  absl::StatusOr<Subprocess> bash = Subprocess::Spawn({.argv = {"/bin/bash", script + ".sh"}});
-  EXPECT_OK(bash);
-  const auto exit = bash->Wait(absl::Seconds(20));
-  EXPECT_TRUE(exit.ok() && exit->success());
-  return files.ReadFile(script + ".out").value_or("");
-}
-
-TEST_F(CliTest, CompletesInBash) {
-  const std::string script = WriteFile("c.bash", Run({"completion", "bash"}).out);
-  EXPECT_EQ(Completed(script, {"jobs", "su"}), "submit\n");
-  EXPECT_EQ(Completed(script, {"-o", "json", "jobs", "wat"}), "watch\n");
-  EXPECT_EQ(Completed(script, {"jobs", "submit", "--set", "training.seq"}), "training.seq_length=\n");
-  EXPECT_EQ(Completed(script, {"jobs", "submit", "--dry"}), "--dry-run\n");
-  EXPECT_EQ(Completed(script, {"spec", "explain", "logger.log"}), "logger.log_interval\n");
-  EXPECT_EQ(Completed(script, {"nodes", "list", "-o", "y"}), "yaml\n");
-  EXPECT_EQ(Completed(script, {"completion", "z"}), "zsh\n");
-}
-
-TEST_F(CliTest, CompletionForOtherShellsNamesEveryCommand) {
-  for (const char* shell : {"zsh", "fish"}) {
-    const std::string script = Run({"completion", shell}).out;
-    for (const char* word : {"jobs submit", "checkpoints list", "spec explain", "training.seq_length"})
-      EXPECT_THAT(script, HasSubstr(word)) << shell;
-    EXPECT_THAT(script, Not(HasSubstr("@"))) << shell;
-    const std::string program = absl::StrCat("/usr/bin/", shell);
-    if (!files_.Stat(program).ok()) continue;
-    absl::StatusOr<Subprocess> check = Subprocess::Spawn({.argv = {program, "-n", WriteFile("c", script)}});
-    ASSERT_OK(check);
-    EXPECT_TRUE(check->Wait(absl::Seconds(20))->success()) << shell;
-  }
-  EXPECT_EQ(Run({"completion", "tcsh"}).code, kExitUsage);
 }
 
 }  // namespace

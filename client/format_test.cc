@@ -181,7 +181,7 @@ TEST(LiveViewTest, PlainLinesHaveEverything) {
   view.Apply(eval);
   EXPECT_THAT(
       view.TakeLines(),
-      ElementsAre("job-1 RUNNING", HasSubstr("step 1/100  loss 2.5  lr 0.0001  grad_norm 1.25  12,345 tok/s  2 s/step"),
+      ElementsAre("job-1 RUNNING", HasSubstr("step 1/100  loss 2.5  lr 0.0001  grad_norm 1.25  12,346 tok/s  2 s/step"),
                   "(3 records were not received)", HasSubstr("eval at step 1  loss 2.25  perplexity 9.4877")));
   EXPECT_THAT(view.TakeLines(), IsEmpty());
   EXPECT_THAT(view.Block(80), IsEmpty());

@@ -1,4 +1,5 @@
 // jobs submit, list, describe, metrics, events, and the verbs.
+#include <cmath>
 #include <memory>
 #include <string>
 #include <vector>
@@ -129,7 +130,7 @@ std::string MetricTable(const v1::QueryMetricsResponse& response) {
       const v1::StepMetrics& step = record.step();
       table.Add({absl::StrCat(step.step()), Number(step.loss(), 6), Number(step.learning_rate(), 4),
                  Number(step.grad_norm(), 4), absl::StrCat(step.tokens()),
-                 Grouped(static_cast<int64_t>(step.tokens_per_second())), Number(step.step_seconds(), 3),
+                 Grouped(std::llround(step.tokens_per_second())), Number(step.step_seconds(), 3),
                  step.skipped() ? "skipped: not finite" : ""});
     }
   }

@@ -134,6 +134,18 @@ absl::StatusOr<int64_t> EpochOf(const std::string& attempt) {
   return epoch;
 }
 
+// The last line of a job comes before its state is final.
+absl::StatusOr<int> EndAfterLogs(Connection& connection, const std::string& job_id) {
+  const absl::Time deadline = absl::Now() + absl::Seconds(5);
+  while (true) {
+    SLIPWAY_ASSIGN_OR_RETURN(const v1::Job job, GetJob(connection, job_id));
+    if (IsFinal(job.state()) || job.state() == v1::JOB_STATE_PAUSED || absl::Now() > deadline)
+      return ExitCodeOf(job.state());
+    if (connection.interrupted()) return kExitInterrupted;
+    absl::SleepFor(kFrame);
+  }
+}
+
 absl::StatusOr<int> Logs(const Command& command, const LogFlags& flags) {
   v1::StreamLogsRequest request;
   SLIPWAY_ASSIGN_OR_RETURN(const int64_t epoch, EpochOf(flags.attempt));
@@ -164,8 +176,7 @@ absl::StatusOr<int> Logs(const Command& command, const LogFlags& flags) {
   if (connection->interrupted()) return kExitInterrupted;
   SLIPWAY_RETURN_IF_ERROR(status);
   if (!flags.follow) return kExitOk;
-  SLIPWAY_ASSIGN_OR_RETURN(const v1::Job after, GetJob(*connection, job.id()));
-  return ExitCodeOf(after.state());
+  return EndAfterLogs(*connection, job.id());
 }
 
 struct CheckpointFlags {
@@ -218,7 +229,8 @@ absl::StatusOr<int> WatchToEnd(const Command& command, Connection& connection, c
       if (const auto* failed = std::get_if<WatchFailed>(&*update)) return failed->status;
       view.Apply(*update);
     }
-    const bool over = IsOver(view, &ended);
+    // After a restart events come with the job as it is now: what is still queued is shown as well.
+    const bool over = !update && IsOver(view, &ended);
     if (over || !terminal || absl::Now() - drawn >= kFrame) {
       Show(command, terminal, &view, &painter);
       drawn = absl::Now();

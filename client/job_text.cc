@@ -1,5 +1,6 @@
 #include "client/job_text.h"
 
+#include <cmath>
 #include <map>
 #include <vector>
 
@@ -117,8 +118,8 @@ std::string StepLine(const v1::StepMetrics& step, int64_t train_iters) {
   std::string text = absl::StrCat("step ", step.step());
   if (train_iters > 0) absl::StrAppend(&text, "/", train_iters);
   absl::StrAppend(&text, "  loss ", Number(step.loss(), 6), "  lr ", Number(step.learning_rate(), 4), "  grad_norm ",
-                  Number(step.grad_norm(), 4), "  ", Grouped(static_cast<int64_t>(step.tokens_per_second())),
-                  " tok/s  ", Number(step.step_seconds(), 3), " s/step");
+                  Number(step.grad_norm(), 4), "  ", Grouped(std::llround(step.tokens_per_second())), " tok/s  ",
+                  Number(step.step_seconds(), 3), " s/step");
   if (step.has_mfu()) absl::StrAppend(&text, absl::StrFormat("  mfu %.1f%%", 100 * step.mfu()));
   if (step.skipped()) absl::StrAppend(&text, "  SKIPPED (not finite; ", step.skipped_total(), " so far)");
   return text;
@@ -178,7 +179,7 @@ std::string DescribeJob(const v1::Job& job, absl::Time now) {
 std::string SlotText(const v1::Slot& slot) {
   const std::string kind = slot.kind() == v1::DEVICE_KIND_CUDA ? "cuda" : "cpu";
   const std::string size = slot.memory_bytes() > 0 ? FormatBytes(slot.memory_bytes())
-                           : slot.threads() > 0    ? absl::StrCat(slot.threads(), " threads")
+                           : slot.threads() > 0    ? absl::StrCat(slot.threads(), slot.threads() == 1 ? " thread" : " threads")
                                                    : "";
   return absl::StrCat(kind, ":", slot.index(), slot.device_name().empty() ? "" : absl::StrCat(" ", slot.device_name()),
                       size.empty() ? "" : absl::StrCat(" (", size, ")"));

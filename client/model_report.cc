@@ -1,10 +1,8 @@
 #include "client/model_report.h"
 
-#include <algorithm>
-#include <cstddef>
 #include <map>
 #include <memory>
-#include <set>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -14,14 +12,14 @@
 #include "common/text.h"
 #include "engine/arch/hf_config.h"
 #include "engine/arch/model_estimate.h"
-#include "engine/arch/param_spec.h"
+#include "engine/format/hf_model_check.h"
 #include "engine/format/hf_weights.h"
 
 namespace slipway::client {
 namespace {
 
 using engine::arch::ModelArch;
-using engine::arch::ParamSpec;
+using engine::format::HfModelFindings;
 using engine::format::HfTensor;
 using engine::format::HfWeights;
 using engine::tokenizer::Tokenizer;
@@ -37,60 +35,14 @@ class Lines {
   std::string text_;
 };
 
-std::string ShapeText(const std::vector<int64_t>& shape) { return absl::StrCat("[", absl::StrJoin(shape, ", "), "]"); }
-
-// Compared piece by piece: an output matrix can be gigabytes.
-absl::StatusOr<bool> SameBytes(const HfWeights& weights, const HfTensor& a, const HfTensor& b) {
-  constexpr int64_t kPiece = 1 << 20;
-  if (a.stored.dtype != b.stored.dtype || a.stored.shape != b.stored.shape) return false;
-  std::vector<std::byte> left(kPiece), right(kPiece);
-  for (int64_t at = 0; at < a.stored.bytes; at += kPiece) {
-    const auto size = static_cast<size_t>(std::min(kPiece, a.stored.bytes - at));
-    SLIPWAY_RETURN_IF_ERROR(weights.Read(a, at, absl::MakeSpan(left.data(), size)));
-    SLIPWAY_RETURN_IF_ERROR(weights.Read(b, at, absl::MakeSpan(right.data(), size)));
-    if (!std::equal(left.begin(), left.begin() + static_cast<std::ptrdiff_t>(size), right.begin())) return false;
-  }
-  return true;
-}
-
-void CheckTensor(const HfWeights& weights, const ParamSpec& param, std::vector<std::string>* faults) {
-  const HfTensor* tensor = weights.Find(param.name);
-  if (param.tied_to) {  // may be left out, or repeat the tensor that it is tied to
-    const HfTensor* original = weights.Find(*param.tied_to);
-    if (tensor == nullptr || original == nullptr) return;
-    const absl::StatusOr<bool> same = SameBytes(weights, *tensor, *original);
-    if (!same.ok()) {
-      faults->emplace_back(same.status().message());
-    } else if (!*same) {
-      faults->push_back(absl::StrCat(param.name, " differs from ", *param.tied_to,
-                                     " although config.json says tie_word_embeddings = true"));
-    }
-    return;
-  }
-  if (tensor == nullptr) {
-    const std::string hint = param.name == engine::arch::kHeadName ? " (tie_word_embeddings is false)" : "";
-    faults->push_back(absl::StrCat(param.name, " is missing", hint));
-  } else if (tensor->stored.shape != param.shape) {
-    faults->push_back(absl::StrCat(param.name, " has the shape ", ShapeText(tensor->stored.shape),
-                                   "; config.json makes it ", ShapeText(param.shape)));
-  } else if (!IsFloatingPoint(tensor->stored.dtype)) {
-    faults->push_back(absl::StrCat(param.name, " is of type ", std::string(DTypeName(tensor->stored.dtype)),
-                                   "; expected a floating-point type"));
-  }
-}
-
-std::string WeightSummary(const HfWeights& weights, const std::set<std::string>& known) {
+std::string WeightSummary(const HfWeights& weights, const std::vector<std::string>& notes) {
   std::map<std::string, int64_t> by_type;
-  int64_t unknown = 0;
-  for (const HfTensor& tensor : weights.tensors()) {
-    ++by_type[std::string(DTypeName(tensor.stored.dtype))];
-    if (!known.contains(tensor.stored.name)) ++unknown;
-  }
+  for (const HfTensor& tensor : weights.tensors()) ++by_type[std::string(DTypeName(tensor.stored.dtype))];
   const std::string types = absl::StrJoin(
       by_type, ", ", [](std::string* out, const auto& entry) { absl::StrAppend(out, entry.second, " ", entry.first); });
   return absl::StrCat(weights.tensors().size(), " tensors (", types, "), ", FormatBytes(weights.total_bytes()), " in ",
                       weights.files().size(), weights.files().size() == 1 ? " file" : " files",
-                      unknown > 0 ? absl::StrCat("; ", unknown, " are not of this architecture and are ignored") : "");
+                      notes.empty() ? "" : "; ", absl::StrJoin(notes, "; "));
 }
 
 void AddArchitecture(const ModelArch& arch, Lines* lines) {
@@ -134,14 +86,10 @@ std::vector<std::string> WeightFaults(const std::string& directory, const ModelA
   PosixFileSystem files;
   const absl::StatusOr<HfWeights> weights = HfWeights::Open(files, directory);
   if (!weights.ok()) return {std::string(weights.status().message())};
-  std::vector<std::string> faults;
-  std::set<std::string> known;
-  for (const ParamSpec& param : engine::arch::BuildParamTable(arch)) {
-    known.insert(param.name);
-    CheckTensor(*weights, param, &faults);
-  }
-  *summary = WeightSummary(*weights, known);
-  return faults;
+  absl::StatusOr<HfModelFindings> findings = engine::format::CheckHfModel(*weights, arch);
+  if (!findings.ok()) return {std::string(findings.status().message())};
+  *summary = WeightSummary(*weights, findings->notes);
+  return std::move(findings->faults);
 }
 
 std::vector<std::string> SpecialTokenLines(const Tokenizer& tokenizer) {

@@ -67,8 +67,8 @@ TEST_F(ModelReportTest, M1AnOutputMatrixMustBeThereOrTied) {
 
 TEST_F(ModelReportTest, M1ATiedOutputMatrixMustBeTheEmbedding) {
   CopyModel({{"\"tie_word_embeddings\": false", "\"tie_word_embeddings\": true"}}, "");
-  EXPECT_THAT(Faults(), ElementsAre("lm_head.weight differs from model.embed_tokens.weight although config.json says "
-                                    "tie_word_embeddings = true"));
+  EXPECT_THAT(Faults(), ElementsAre(HasSubstr("lm_head.weight differs from model.embed_tokens.weight although "
+                                              "config.json says tie_word_embeddings = true")));
 }
 
 TEST_F(ModelReportTest, M2AMissingShardIsNamed) {
@@ -81,9 +81,8 @@ TEST_F(ModelReportTest, M2AMissingShardIsNamed) {
 
 TEST_F(ModelReportTest, M2AShapeThatConfigContradictsIsNamedWithBoth) {
   CopyModel({{"\"intermediate_size\": 68", "\"intermediate_size\": 72"}}, "");
-  EXPECT_THAT(
-      Faults(),
-      ::testing::Contains("model.layers.0.mlp.gate_proj.weight has the shape [68, 64]; config.json makes it [72, 64]"));
+  EXPECT_THAT(Faults(), ::testing::Contains(
+                            "model.layers.0.mlp.gate_proj.weight has shape [68, 64], config.json makes it [72, 64]"));
 }
 
 TEST_F(ModelReportTest, ADirectoryWithoutConfigIsNotFound) {

@@ -1,6 +1,6 @@
 // A coordinator made of lambdas, on a real gRPC port, for tests of the client.
-#ifndef SLIPWAY_CLIENT_FAKE_SERVER_H_
-#define SLIPWAY_CLIENT_FAKE_SERVER_H_
+#ifndef SLIPWAY_TESTS_SUPPORT_FAKE_SERVER_H_
+#define SLIPWAY_TESTS_SUPPORT_FAKE_SERVER_H_
 
 #include <grpcpp/security/server_credentials.h>
 #include <grpcpp/server.h>
@@ -16,7 +16,7 @@
 #include "slipway/v1/cluster_service.grpc.pb.h"
 #include "slipway/v1/job_service.grpc.pb.h"
 
-namespace slipway::client {
+namespace slipway::testing {
 
 template <typename Request, typename Response>
 using Unary = std::function<grpc::Status(const Request&, Response*)>;
@@ -167,6 +167,6 @@ grpc::Status RichStatus(grpc::StatusCode code, const std::string& message, const
   return grpc::Status(code, message, rich.SerializeAsString());
 }
 
-}  // namespace slipway::client
+}  // namespace slipway::testing
 
-#endif  // SLIPWAY_CLIENT_FAKE_SERVER_H_
+#endif  // SLIPWAY_TESTS_SUPPORT_FAKE_SERVER_H_
