@@ -153,7 +153,7 @@ TEST(ThreadCommunicator, SaysWhoIsMissingAndWhatDiffers) {
             if (rank != 1) group->AllReduce(value, ReduceOp::kSum)->Wait();
           },
           absl::Milliseconds(200)),
-      HasSubstr("group dp (rank 0 of 3, world ranks 0 1 2): all_reduce #1 of 16 bytes: no word from world ranks 1"));
+      HasSubstr("of 3, world ranks 0 1 2): all_reduce #1 of 16 bytes: no word from world ranks 1"));
   EXPECT_THAT(ErrorOf(
                   2,
                   [](int rank, GroupFactory& factory) {

@@ -4,7 +4,7 @@
 
 #include "common/fault_file_system.h"
 #include "common/status_macros.h"
-#include "engine/format/test_files.h"
+#include "tests/support/format_files.h"
 #include "engine/format/test_manifest.h"
 
 namespace slipway::engine::format {

@@ -49,12 +49,9 @@ absl::StatusOr<std::optional<int64_t>> FirstDifference(const HfWeights& weights,
   return std::optional<int64_t>();
 }
 
-std::string MissingText(const arch::ParamSpec& spec, const arch::ModelArch& arch) {
-  if (spec.name == arch::kHeadName && arch.untie_embeddings_and_output_weights) {
-    return StrCat(spec.name,
-                  " is missing, and config.json's tie_word_embeddings is false: the output layer has no weights");
-  }
-  return StrCat("there is no tensor ", spec.name, ", which the model needs");
+std::string MissingText(const arch::ParamSpec& spec) {
+  // Only an untied output layer is asked for.
+  return StrCat(spec.name, spec.name == arch::kHeadName ? " is missing (tie_word_embeddings is false)" : " is missing");
 }
 
 void CheckTensor(const HfTensor& tensor, const arch::ParamSpec& spec, std::vector<std::string>* faults) {
@@ -76,10 +73,10 @@ absl::Status CheckTied(const HfWeights& weights, const HfTensor& tied, const std
   }
   SLIPWAY_ASSIGN_OR_RETURN(const std::optional<int64_t> difference, FirstDifference(weights, tied, *embedding));
   if (!difference.has_value()) return absl::OkStatus();
-  const int64_t columns = tied.stored.shape.back();
-  faults->push_back(StrCat("config.json's tie_word_embeddings is true, but ", tied.stored.name, " differs from ",
-                           target, " (first in row ", *difference / columns, ", column ", *difference % columns,
-                           "): set tie_word_embeddings to false to keep both, or remove ", tied.stored.name));
+  faults->push_back(StrCat(tied.stored.name, " differs from ", target,
+                           " although config.json says tie_word_embeddings = true (first in row ",
+                           *difference / tied.stored.shape.back(), "): set it to false to keep both, or remove ",
+                           tied.stored.name));
   return absl::OkStatus();
 }
 
@@ -96,7 +93,7 @@ absl::StatusOr<HfModelFindings> CheckHfModel(const HfWeights& weights, const arc
       if (spec.tied_to.has_value())
         SLIPWAY_RETURN_IF_ERROR(CheckTied(weights, *tensor, *spec.tied_to, &findings.faults));
     } else if (!spec.tied_to.has_value()) {
-      findings.faults.push_back(MissingText(spec, arch));
+      findings.faults.push_back(MissingText(spec));
     }
   }
   if (findings.faults.size() > kMaxFaults) {

@@ -5,7 +5,7 @@
 #include "common/fault_file_system.h"
 #include "common/status_macros.h"
 #include "engine/format/little_endian.h"
-#include "engine/format/test_files.h"
+#include "tests/support/format_files.h"
 
 namespace slipway::engine::format {
 namespace {

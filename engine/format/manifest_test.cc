@@ -3,7 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/checksum.h"
-#include "engine/format/test_files.h"
+#include "tests/support/format_files.h"
 #include "engine/format/test_manifest.h"
 
 namespace slipway::engine::format {

@@ -267,7 +267,7 @@ absl::Status TrainingRun::Save(int64_t request_number) {
   request.lineage = lineage_;
   request.config_json = config_json_;
   request.keep_last = spec_.checkpoint().keep_last();
-  request.request_number = request_number;
+  request.request_number = request_number > served_requests_ ? request_number : 0;
   SLIPWAY_ASSIGN_OR_RETURN(committed_, checkpoint::SaveCheckpoint(*env_.files, request, model_->store(), *env_.groups));
   SetTime(env_.clock->WallNow(), committed_->mutable_commit_time());
   served_requests_ = std::max(served_requests_, request_number);

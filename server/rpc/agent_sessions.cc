@@ -46,7 +46,7 @@ class AgentSession final : public grpc::ServerBidiReactor<v1::AgentMessage, v1::
 
   absl::Status Send(v1::CoordinatorMessage message) {
     absl::MutexLock lock(&mutex_);
-    if (finished_) return absl::UnavailableError("the agent has gone");
+    if (finished_) return absl::UnavailableError(absl::StrCat("the agent of node ", node_id(), " has gone"));
     if (queue_.size() >= kMaxQueuedReads) return absl::ResourceExhaustedError("too many log reads at this node");
     queue_.push_back(std::move(message));
     WriteNext();

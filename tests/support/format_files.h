@@ -1,6 +1,6 @@
-// What the tests of this folder share: files, bytes and damage.
-#ifndef SLIPWAY_ENGINE_FORMAT_TEST_FILES_H_
-#define SLIPWAY_ENGINE_FORMAT_TEST_FILES_H_
+// What the tests of engine/format share: files, bytes and damage.
+#ifndef SLIPWAY_TESTS_SUPPORT_FORMAT_FILES_H_
+#define SLIPWAY_TESTS_SUPPORT_FORMAT_FILES_H_
 
 #include <cstdint>
 #include <cstring>
@@ -57,4 +57,4 @@ inline void ForEachDamage(const std::string& good, const std::function<void(cons
 
 }  // namespace slipway::engine::format
 
-#endif  // SLIPWAY_ENGINE_FORMAT_TEST_FILES_H_
+#endif  // SLIPWAY_TESTS_SUPPORT_FORMAT_FILES_H_
