@@ -106,7 +106,9 @@ class TrainingRunTest : public ::testing::Test {
 
   RunResult Run(const v1::TrainingSpec& unresolved, const RunOptions& options = {}) {
     const v1::TrainingSpec spec = spec::Resolve(unresolved);
-    if (options.epoch == 1) EXPECT_OK(posix_.RemoveTree(JoinPath(temp_.path(), "checkpoints")));  // a new job
+    if (options.epoch == 1) {  // a new job
+      EXPECT_OK(posix_.RemoveTree(JoinPath(temp_.path(), "checkpoints")));
+    }
     const v1::ParallelismSpec& p = spec.parallelism();
     const topology::Mesh mesh = topology::Mesh::Create({.tp = p.tensor_model_parallel_size(), .dp = p.data_parallel_size(),
                                                         .pp = p.pipeline_model_parallel_size()}).value();
