@@ -16,9 +16,7 @@
 namespace slipway::engine::spec {
 namespace {
 
-// What this version trains with. One line each to raise.
-constexpr int kMaxTensorModelParallelSize = 1;
-constexpr int kMaxPipelineModelParallelSize = 1;
+// What this version trains with.
 constexpr int kMaxContextParallelSize = 1;
 
 // Products of numbers that users write may leave 64 bits.
@@ -173,9 +171,6 @@ void CheckSupported(const v1::ParallelismSpec& sizes, Faults* faults) {
     if (size > max)
       faults->AddNumber(std::move(path), size, StrCat("not supported by this version; must be ", max));
   };
-  check("parallelism.tensor_model_parallel_size", sizes.tensor_model_parallel_size(), kMaxTensorModelParallelSize);
-  check("parallelism.pipeline_model_parallel_size", sizes.pipeline_model_parallel_size(),
-        kMaxPipelineModelParallelSize);
   check("parallelism.context_parallel_size", sizes.context_parallel_size(), kMaxContextParallelSize);
 }
 

@@ -59,15 +59,18 @@ class Cluster:
     def start(self):
         address = self.data_dir / "slipwayd.json"
         address.unlink(missing_ok=True)
-        log = open(self.dir / "slipwayd.log", "ab")
-        self.daemon = subprocess.Popen(
-            [BIN / "slipwayd", "--data-dir", self.data_dir, "--local", str(self.slots), "--listen", "127.0.0.1:0",
-             "--http", "127.0.0.1:0", "--allow-root", self.dir, "--allow-root", REPO, *self.extra_args],
-            stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, cwd=self.dir)
+        with open(self.dir / "slipwayd.log", "ab") as log:
+            self.daemon = self._spawn(log)
         self.until(lambda: address.exists() or self.daemon.poll() is not None)
         if self.daemon.poll() is not None:
             raise AssertionError(f"slipwayd ended with {self.daemon.returncode}")
         self.addresses = json.loads(address.read_text())
+
+    def _spawn(self, log):
+        return subprocess.Popen(
+            [BIN / "slipwayd", "--data-dir", self.data_dir, "--local", str(self.slots), "--listen", "127.0.0.1:0",
+             "--http", "127.0.0.1:0", "--allow-root", self.dir, "--allow-root", REPO, *self.extra_args],
+            stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, cwd=self.dir)
 
     def kill_daemon(self):
         self.daemon.kill()
