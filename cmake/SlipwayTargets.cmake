@@ -78,6 +78,8 @@ function(slipway_cc_test)
   add_executable(${ARG_NAME} ${ARG_SRCS} "${CMAKE_SOURCE_DIR}/tests/support/test_main.cc")
   slipway_link(${ARG_NAME} PRIVATE ${ARG_DEPS} gtest absl spdlog)
   target_compile_options(${ARG_NAME} PRIVATE -O1)  # tests spend their time in the libraries
+  # Only tests know where the sources lie: their golden data is there.
+  target_compile_definitions(${ARG_NAME} PRIVATE SLIPWAY_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
   if(ARG_NEEDS)
     add_dependencies(${ARG_NAME} ${ARG_NEEDS})
   endif()

@@ -40,4 +40,3 @@ target_compile_options(slipway_flags INTERFACE
   -ffp-contract=off  # the same bits from the same source on every build
   -fno-semantic-interposition)
 target_include_directories(slipway_flags INTERFACE "${CMAKE_SOURCE_DIR}" "${CMAKE_BINARY_DIR}")
-target_compile_definitions(slipway_flags INTERFACE SLIPWAY_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
