@@ -24,10 +24,10 @@ DEBIAN_PACKAGES=(
   libspdlog-dev libfmt-dev prometheus-cpp-dev libyaml-cpp-dev nlohmann-json3-dev libcli11-dev libcpp-httplib-dev
   libxxhash-dev libgtest-dev libgmock-dev libbenchmark-dev libgloo-dev
 )
-PIP_WHEEL_ARGS=(--quiet --no-deps --disable-pip-version-check --only-binary=:all:
-                --python-version 3.11 --implementation cp --platform manylinux_2_28_x86_64
-                --platform manylinux_2_27_x86_64 --platform manylinux_2_18_x86_64 --platform manylinux_2_17_x86_64
-                --platform manylinux2014_x86_64 --platform manylinux1_x86_64)
+# Wheels for CPython 3.11 on x86-64, whatever Python this machine has: their libraries are used, not their Python.
+PIP_WHEEL_ARGS=(--quiet --no-deps --disable-pip-version-check --only-binary=:all: --python-version 3.11 --implementation cp
+                --platform manylinux1_x86_64 --platform manylinux2010_x86_64 --platform manylinux2014_x86_64)
+for minor in $(seq 5 36); do PIP_WHEEL_ARGS+=(--platform "manylinux_2_${minor}_x86_64"); done
 
 as_root() { if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi; }
 say() { echo "setup: $*" >&2; }

@@ -48,11 +48,12 @@ struct SaveRequest {
 };
 
 // All ranks call it alike; all return alike: an error on one rank (a full disk) is an error on all, and nothing but the
-// temporary directory, which is removed, was touched. Returns the committed checkpoint (with size and path on rank 0).
+// temporary directory, which is removed, was touched. Returns what changed, in order: the committed checkpoint first (with
+// its size on rank 0), then, on rank 0, those that retention deleted.
 // Blocks until the checkpoint is durable. ResourceExhausted when the disk is too full, before anything is written where
 // the free space already says so.
-absl::StatusOr<v1::Checkpoint> SaveCheckpoint(FileSystem& files, const SaveRequest& request, parallel::FlatStore& store,
-                                              const comm::ParallelGroups& groups);
+absl::StatusOr<std::vector<v1::Checkpoint>> SaveCheckpoint(FileSystem& files, const SaveRequest& request,
+                                                           parallel::FlatStore& store, const comm::ParallelGroups& groups);
 
 // Weights and optimizer state of this rank's share; publishes the compute weights.
 absl::StatusOr<RunState> LoadCheckpoint(FileSystem& files, const std::string& path, parallel::FlatStore& store);

@@ -1,4 +1,5 @@
 #include <ATen/ATen.h>
+#include <spdlog/spdlog.h>
 
 #include <limits>
 #include <map>
@@ -82,22 +83,33 @@ absl::StatusOr<int64_t> Commit(FileSystem& files, const SaveRequest& request, co
   return bytes;
 }
 
-absl::Status RemoveOld(FileSystem& files, const SaveRequest& request) {
+v1::Checkpoint Describe(const SaveRequest& request, format::CheckpointId id, v1::CheckpointState state) {
+  v1::Checkpoint checkpoint;
+  checkpoint.set_job_id(request.job_id);
+  checkpoint.set_step(id.step);
+  checkpoint.set_epoch(id.epoch);
+  checkpoint.set_path(JoinPath(request.root, format::CheckpointName(id)));
+  checkpoint.set_state(state);
+  return checkpoint;
+}
+
+// Appends those that it removed.
+absl::Status RemoveOld(FileSystem& files, const SaveRequest& request, std::vector<v1::Checkpoint>* removed) {
   if (request.keep_last <= 0) return absl::OkStatus();
-  const std::vector<format::LineageEntry> lineage = ToFormat(request.lineage);
   SLIPWAY_ASSIGN_OR_RETURN(const format::CheckpointList list, format::ListCheckpoints(files, request.root));
   format::RetentionPolicy policy;
   policy.keep_last = request.keep_last;
-  for (const format::CheckpointId& id : format::ChooseForRemoval(list, lineage, policy)) {
+  for (const format::CheckpointId& id : format::ChooseForRemoval(list, ToFormat(request.lineage), policy)) {
     SLIPWAY_RETURN_IF_ERROR(format::RemoveCheckpoint(files, request.root, id));
+    removed->push_back(Describe(request, id, v1::CHECKPOINT_STATE_DELETED));
   }
   return absl::OkStatus();
 }
 
 }  // namespace
 
-absl::StatusOr<v1::Checkpoint> SaveCheckpoint(FileSystem& files, const SaveRequest& request, parallel::FlatStore& store,
-                                              const comm::ParallelGroups& groups) {
+absl::StatusOr<std::vector<v1::Checkpoint>> SaveCheckpoint(FileSystem& files, const SaveRequest& request,
+                                                           parallel::FlatStore& store, const comm::ParallelGroups& groups) {
   const int rank = groups.world->rank();
   const at::Device device = store.options().device;
   const format::CheckpointId id{request.state.step, request.epoch};
@@ -120,17 +132,16 @@ absl::StatusOr<v1::Checkpoint> SaveCheckpoint(FileSystem& files, const SaveReque
   absl::StatusOr<int64_t> bytes = int64_t{0};
   if (rank == 0) bytes = Commit(files, request, temporary, groups.world->size());
   if (absl::Status agreed = Agree(bytes.status(), "committing a checkpoint", groups, device); !agreed.ok()) return abandon(agreed);
-  if (rank == 0) SLIPWAY_RETURN_IF_ERROR(RemoveOld(files, request));
-
-  v1::Checkpoint committed;
-  committed.set_job_id(request.job_id);
-  committed.set_step(request.state.step);
-  committed.set_epoch(request.epoch);
-  committed.set_path(JoinPath(request.root, format::CheckpointName(id)));
-  committed.set_size_bytes(*bytes);
-  committed.set_state(v1::CHECKPOINT_STATE_COMMITTED);
-  committed.set_request_number(request.request_number);
-  return committed;
+  std::vector<v1::Checkpoint> changes = {Describe(request, id, v1::CHECKPOINT_STATE_COMMITTED)};
+  changes[0].set_size_bytes(*bytes);
+  changes[0].set_request_number(request.request_number);
+  if (rank == 0) {
+    // The new one is durable whatever becomes of the old ones.
+    if (const absl::Status status = RemoveOld(files, request, &changes); !status.ok()) {
+      spdlog::warn("old checkpoints stay: {}", ToStd(status.message()));
+    }
+  }
+  return changes;
 }
 
 }  // namespace slipway::engine::checkpoint

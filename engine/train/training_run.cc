@@ -268,10 +268,14 @@ absl::Status TrainingRun::Save(int64_t request_number) {
   request.config_json = config_json_;
   request.keep_last = spec_.checkpoint().keep_last();
   request.request_number = request_number > served_requests_ ? request_number : 0;
-  SLIPWAY_ASSIGN_OR_RETURN(committed_, checkpoint::SaveCheckpoint(*env_.files, request, model_->store(), *env_.groups));
-  SetTime(env_.clock->WallNow(), committed_->mutable_commit_time());
+  SLIPWAY_ASSIGN_OR_RETURN(std::vector<v1::Checkpoint> changes,
+                           checkpoint::SaveCheckpoint(*env_.files, request, model_->store(), *env_.groups));
+  SetTime(env_.clock->WallNow(), changes[0].mutable_commit_time());
+  committed_ = changes[0];
   served_requests_ = std::max(served_requests_, request_number);
-  if (IsReporter()) observer_.Committed(*committed_);
+  if (IsReporter()) {
+    for (const v1::Checkpoint& change : changes) observer_.Committed(change);
+  }
   return absl::OkStatus();
 }
 

@@ -36,7 +36,7 @@ class TrainObserver {
   virtual void StepDone(int64_t step) = 0;                // on every rank
   virtual void Metrics(const v1::StepMetrics& metrics) = 0;   // rank 0
   virtual void Evaluated(const v1::EvalMetrics& metrics) = 0;  // rank 0
-  virtual void Committed(const v1::Checkpoint& checkpoint) = 0;  // rank 0: it is durable
+  virtual void Committed(const v1::Checkpoint& checkpoint) = 0;  // rank 0: durable now, or deleted (its state says)
 };
 
 // What is wanted of the run; asked between steps.

@@ -237,6 +237,22 @@ TEST_F(TrainingRunTest, AnsweredCheckpointRequestsCarryTheirNumber) {
   EXPECT_EQ(run.recorder.checkpoints[1].request_number(), 0);
 }
 
+TEST_F(TrainingRunTest, RetentionKeepsTheLastOnesAndSaysWhichWent) {
+  v1::TrainingSpec spec = Spec(2);
+  spec.mutable_checkpoint()->set_save_interval(2);
+  spec.mutable_checkpoint()->set_keep_last(2);
+  const RunResult run = Run(spec);
+  ASSERT_OK(run.outcome);
+  std::vector<int64_t> deleted;
+  for (const v1::Checkpoint& c : run.recorder.checkpoints) {
+    if (c.state() == v1::CHECKPOINT_STATE_DELETED) deleted.push_back(c.step());
+  }
+  EXPECT_EQ(deleted, (std::vector<int64_t>{2, 4, 6}));
+  ASSERT_OK_AND_ASSIGN(const format::CheckpointList list, format::ListCheckpoints(posix_, JoinPath(temp_.path(), "checkpoints")));
+  ASSERT_EQ(list.complete.size(), 2u);
+  EXPECT_EQ(list.complete[0].id.step, 8);
+}
+
 // R10: the disk fills up in the middle of the run.
 TEST_F(TrainingRunTest, AFullDiskCostsTheSaveAndNothingElse) {
   v1::TrainingSpec spec = Spec(1);

@@ -83,6 +83,12 @@ void Attempt::LoadLeftOvers() {
   rendezvous_address_ = files.ReadFile(JoinPath(directory_, kRendezvousFile)).value_or("");
   for (const int rank : ListRanks(files, directory_).value_or(std::vector<int>())) RankOf(rank);
   preflight_ = std::make_unique<ShimProcess>(PreflightDirectory(directory_), files, *node_.clock);
+  JudgeAllEnded(/*recently_out_of_memory=*/false);
+}
+
+void Attempt::JudgeAllEnded(bool recently_out_of_memory) {
+  for (auto& [number, rank] : ranks_) JudgeEnded(number, rank, recently_out_of_memory);
+  TakePreflightResult();
 }
 
 Attempt::Rank& Attempt::RankOf(int number) {
@@ -140,15 +146,12 @@ WorkerHub::Control Attempt::ControlOf() const {
 }
 
 bool Attempt::Advance(bool lease_expired, bool recently_out_of_memory) {
-  for (auto& [number, rank] : ranks_) {
-    rank.process->Poll();
-    JudgeEnded(number, rank, recently_out_of_memory);
-  }
+  for (auto& [number, rank] : ranks_) rank.process->Poll();
   preflight_->Poll();
-  TakePreflightResult();
+  JudgeAllEnded(recently_out_of_memory);
   desire_.lease_expired = lease_expired;
   for (const Step& step : Reconcile(desire_, Observation(), node_.clock->MonotonicNow())) Take(step);
-  for (auto& [number, rank] : ranks_) JudgeEnded(number, rank, recently_out_of_memory);  // those that could not start
+  JudgeAllEnded(recently_out_of_memory);  // those that could not even start
   return !released_;
 }
 

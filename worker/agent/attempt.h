@@ -63,6 +63,8 @@ class Attempt {
 
   Rank& RankOf(int rank);
   void LoadLeftOvers();
+  // After this, every rank that has ended has a verdict.
+  void JudgeAllEnded(bool recently_out_of_memory);
   void JudgeEnded(int number, Rank& rank, bool recently_out_of_memory);
   void TakePreflightResult();
   AttemptObservation Observation() const;

@@ -98,7 +98,11 @@ class LinkObserver final : public train::TrainObserver {
     link_->AddMetrics(std::move(record));
   }
   void Committed(const slipway::v1::Checkpoint& checkpoint) override {
-    spdlog::info("checkpoint of step {} is durable: {} ({} bytes)", checkpoint.step(), checkpoint.path(), checkpoint.size_bytes());
+    if (checkpoint.state() == slipway::v1::CHECKPOINT_STATE_DELETED) {
+      spdlog::info("checkpoint of step {} is deleted: {}", checkpoint.step(), checkpoint.path());
+    } else {
+      spdlog::info("checkpoint of step {} is durable: {} ({} bytes)", checkpoint.step(), checkpoint.path(), checkpoint.size_bytes());
+    }
     link_->AddCommitted(checkpoint);
   }
 

@@ -67,7 +67,7 @@ WorkerLink::~WorkerLink() {
 void WorkerLink::MarkChanged(bool urgent) {
   ++change_;
   urgent_ = urgent_ || urgent;
-  persist_ = persist_ || urgent;
+  if (urgent) ++to_persist_;
   const uint64_t one = 1;
   // Fails only when the counter is full, and then the thread is awake anyway.
   [[maybe_unused]] const ssize_t written = ::write(wake_.get(), &one, sizeof(one));
@@ -107,7 +107,12 @@ void WorkerLink::AddMetrics(slipway::v1::MetricRecord record) {
 
 void WorkerLink::AddCommitted(slipway::v1::Checkpoint checkpoint) {
   absl::MutexLock lock(&mutex_);
-  *report_.add_committed() = std::move(checkpoint);
+  // The same one again says something new of it: a request that it answers, or that it was deleted.
+  auto& known = *report_.mutable_committed();
+  const auto it = std::find_if(known.begin(), known.end(), [&](const slipway::v1::Checkpoint& other) {
+    return other.step() == checkpoint.step() && other.epoch() == checkpoint.epoch();
+  });
+  (it != known.end() ? *it : *known.Add()) = std::move(checkpoint);
   MarkChanged(/*urgent=*/true);
 }
 
@@ -136,7 +141,7 @@ bool WorkerLink::lease_expired() const {
 
 bool WorkerLink::WaitUntilSent(absl::Duration timeout) {
   absl::MutexLock lock(&mutex_);
-  return mutex_.AwaitWithTimeout(absl::Condition(this, &WorkerLink::AllSent), timeout);
+  return mutex_.AwaitWithTimeout(absl::Condition(this, &WorkerLink::AllKept), timeout);
 }
 
 void WorkerLink::Run() {
@@ -236,21 +241,22 @@ void WorkerLink::ReceiveControls(absl::Duration now) {
 }
 
 void WorkerLink::PersistReport(absl::Duration now) {
-  if (options_.state_dir.empty()) return;
+  if (options_.state_dir.empty() || now < next_persist_) return;
   v1::WorkerReport report;
+  int64_t persisting = 0;
   {
     absl::MutexLock lock(&mutex_);
-    if (!persist_ || now < last_persist_ + kMinReportInterval) return;
+    if (persisted_ == to_persist_) return;
     report = report_;
-    persist_ = false;
+    persisting = to_persist_;
   }
-  last_persist_ = now;
   if (const absl::Status status = WriteReport(files_, options_.state_dir, report); !status.ok()) {
     spdlog::warn("the report's file: {}", status.ToString());
-    last_persist_ = now + kHeartbeat;
-    absl::MutexLock lock(&mutex_);
-    persist_ = true;
+    next_persist_ = now + kHeartbeat;
+    return;
   }
+  absl::MutexLock lock(&mutex_);
+  persisted_ = persisting;
 }
 
 void WorkerLink::CheckLease(absl::Duration now) {

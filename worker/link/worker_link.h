@@ -56,7 +56,7 @@ class WorkerLink {
   // `step` is finished: the state becomes RUNNING.
   void SetStep(int64_t step);
   void AddMetrics(slipway::v1::MetricRecord record);
-  // A checkpoint has become durable.
+  // A checkpoint has become durable, or (with its state) was deleted.
   void AddCommitted(slipway::v1::Checkpoint checkpoint);
   // The last word. Write the outcome file too (rank_files.h): the socket may be broken just now.
   void SetOutcome(slipway::v1::RankOutcome outcome, const slipway::v1::Cause& cause);
@@ -67,7 +67,8 @@ class WorkerLink {
   // Stays true once the lease has run out.
   bool lease_expired() const;
 
-  // True when everything said so far has gone into a connection to the agent; false after `timeout`.
+  // Until everything said so far has gone into a connection to the agent and the report's file shows it; false after
+  // `timeout`. Call it before the process ends.
   bool WaitUntilSent(absl::Duration timeout);
 
  private:
@@ -91,6 +92,9 @@ class WorkerLink {
   bool MetricsWait() const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   void MarkChanged(bool urgent) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool AllSent() const ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return sent_change_ == change_ && metrics_.empty(); }
+  bool AllKept() const ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
+    return AllSent() && (options_.state_dir.empty() || persisted_ == to_persist_);
+  }
 
   const Options options_;
   const Clock& clock_;
@@ -103,7 +107,7 @@ class WorkerLink {
   // Metrics that the agent has not acknowledged, with the sequence of the report that carried them.
   std::deque<std::pair<int64_t, slipway::v1::MetricRecord>> in_flight_;
   absl::Duration last_send_ = -absl::InfiniteDuration();
-  absl::Duration last_persist_ = -absl::InfiniteDuration();
+  absl::Duration next_persist_ = -absl::InfiniteDuration();
   int64_t sending_change_ = -1;  // the change up to which the channel's bytes report; -1: none on this connection
 
   mutable absl::Mutex mutex_;
@@ -112,7 +116,8 @@ class WorkerLink {
   int64_t change_ ABSL_GUARDED_BY(mutex_) = 0;  // rises with each call that says something
   int64_t sent_change_ ABSL_GUARDED_BY(mutex_) = -1;
   bool urgent_ ABSL_GUARDED_BY(mutex_) = true;
-  bool persist_ ABSL_GUARDED_BY(mutex_) = true;  // the report file is older than the report
+  int64_t to_persist_ ABSL_GUARDED_BY(mutex_) = 1;  // rises with each change that belongs in the report's file
+  int64_t persisted_ ABSL_GUARDED_BY(mutex_) = 0;   // up to which the file is written
   bool stop_requested_ ABSL_GUARDED_BY(mutex_) = false;
   int64_t checkpoint_requests_ ABSL_GUARDED_BY(mutex_) = 0;
   bool lease_expired_ ABSL_GUARDED_BY(mutex_) = false;

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <functional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/time/clock.h"
@@ -217,10 +218,10 @@ TEST_F(WorkerLinkTest, TheReportIsAlsoAFile) {
   cause.set_message(std::string(100'000, 'm'));
   link.SetReady(5, true, 1, "hash");
   link.SetOutcome(slipway::v1::RANK_OUTCOME_FAULT, cause);
-  ASSERT_TRUE(Eventually([&] {
-    const absl::StatusOr<WorkerReport> report = ReadReport(files_, directory_);
-    return report.ok() && report->outcome() == slipway::v1::RANK_OUTCOME_FAULT;
-  }));
+  TestAgent agent(options_.socket_path);
+  std::thread reader([&] { agent.Await([](const WorkerReport& r) { return r.outcome() != 0; }); });
+  EXPECT_TRUE(link.WaitUntilSent(kDeadline));
+  reader.join();
   ASSERT_OK_AND_ASSIGN(const WorkerReport report, ReadReport(files_, directory_));
   EXPECT_EQ(report.start_step(), 5);
   EXPECT_LE(report.cause().message().size(), kMaxCauseMessageBytes);
