@@ -89,6 +89,7 @@ absl::Status Eval(const EvalOptions& options, std::ostream& out) {
   } else {
     SLIPWAY_ASSIGN_OR_RETURN(sum, ChatLoss(files, model, options));
   }
+  if (sum.weight == 0) return absl::InvalidArgumentError(StrCat(*options.data, ": no token carries a loss"));
   const double loss = sum.loss / sum.weight;
   const auto tokens = static_cast<int64_t>(sum.weight);
   if (options.output == "json") {

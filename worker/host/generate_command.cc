@@ -18,40 +18,20 @@ namespace {
 namespace tokenizer = engine::tokenizer;
 using TokenizerPtr = std::shared_ptr<const tokenizer::Tokenizer>;
 
-// The variables that every template has.
-tokenizer::Json SpecialTokens(const tokenizer::Tokenizer& source) {
-  tokenizer::Json tokens = tokenizer::Json::object();
-  const auto add = [&](const char* name, const std::optional<tokenizer::SpecialToken>& token) {
-    if (token.has_value()) tokens[name] = token->text;
-  };
-  add("bos_token", source.bos());
-  add("eos_token", source.eos());
-  add("pad_token", source.pad());
-  add("unk_token", source.unk());
-  return tokens;
-}
-
-absl::StatusOr<std::string> RenderChat(FileSystem& files, const GenerateOptions& options, const LoadedModel& model,
-                                       const tokenizer::Tokenizer& source) {
+absl::StatusOr<std::string> RenderChat(const GenerateOptions& options, const tokenizer::Tokenizer& source) {
   tokenizer::ChatInput input;
   input.add_generation_prompt = true;
   if (options.system.has_value()) input.messages.push_back({{"role", "system"}, {"content", *options.system}});
   input.messages.push_back({{"role", "user"}, {"content", *options.chat}});
-  if (model.chat_template_path.empty()) {
-    SLIPWAY_ASSIGN_OR_RETURN(const tokenizer::ChatTemplate* own, source.ChatTemplateFor(/*has_tools=*/false));
-    return own->Render(input);
-  }
-  SLIPWAY_ASSIGN_OR_RETURN(std::string text, files.ReadFile(model.chat_template_path));
-  SLIPWAY_ASSIGN_OR_RETURN(const tokenizer::ChatTemplate other,
-                           tokenizer::ChatTemplate::Compile(std::move(text), SpecialTokens(source)));
-  return other.Render(input);
+  SLIPWAY_ASSIGN_OR_RETURN(const tokenizer::ChatTemplate* chat_template, source.ChatTemplateFor(/*has_tools=*/false));
+  return chat_template->Render(input);
 }
 
-absl::StatusOr<std::vector<int64_t>> PromptIds(FileSystem& files, const GenerateOptions& options, const LoadedModel& model,
+absl::StatusOr<std::vector<int64_t>> PromptIds(const GenerateOptions& options, const LoadedModel& model,
                                                const tokenizer::Tokenizer& source) {
   std::vector<int32_t> ids;
   if (options.chat.has_value()) {
-    SLIPWAY_ASSIGN_OR_RETURN(const std::string text, RenderChat(files, options, model, source));
+    SLIPWAY_ASSIGN_OR_RETURN(const std::string text, RenderChat(options, source));
     SLIPWAY_ASSIGN_OR_RETURN(ids, source.Encode(text));
   } else {
     SLIPWAY_ASSIGN_OR_RETURN(ids, source.Encode(*options.prompt, tokenizer::AddSpecialTokens::kAsConfigured));
@@ -121,7 +101,7 @@ absl::Status Generate(const GenerateOptions& options, std::ostream& out) {
   PosixFileSystem files;
   SLIPWAY_ASSIGN_OR_RETURN(const LoadedModel model, LoadModel(files, options.compute));
   SLIPWAY_ASSIGN_OR_RETURN(const TokenizerPtr source, LoadTokenizer(model));
-  SLIPWAY_ASSIGN_OR_RETURN(const std::vector<int64_t> prompt, PromptIds(files, options, model, *source));
+  SLIPWAY_ASSIGN_OR_RETURN(const std::vector<int64_t> prompt, PromptIds(options, model, *source));
   const engine::arch::ModelArch& arch = model.instance.arch();
   const int64_t room = arch.max_position_embeddings - static_cast<int64_t>(prompt.size());
   if (room < 1) {

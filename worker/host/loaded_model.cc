@@ -54,7 +54,7 @@ absl::StatusOr<std::shared_ptr<const engine::tokenizer::Tokenizer>> LoadTokenize
   if (model.tokenizer_dir.empty()) {
     return absl::FailedPreconditionError("the run that wrote this checkpoint had no tokenizer (tokenizer.path)");
   }
-  return engine::tokenizer::Tokenizer::Load(model.tokenizer_dir);
+  return engine::tokenizer::Tokenizer::Load(model.tokenizer_dir, model.chat_template_path);
 }
 
 absl::StatusOr<std::vector<int64_t>> ModelIds(const std::vector<int32_t>& ids, const engine::arch::ModelArch& arch) {
