@@ -1,0 +1,12 @@
+#!/usr/bin/env bash
+# The fast suite, and the sweeps that need the Python reference (transformers and friends, about 3 GB in .deps/pyref).
+set -euo pipefail
+cd "$(dirname "$0")/.."
+scripts/setup.sh --full
+scripts/test.sh
+failed=0
+for script in tests/full/*.py; do
+  echo "== $script"
+  SLIPWAY_BIN_DIR=$PWD/build/release/bin .deps/pyref/bin/python "$script" || failed=1
+done
+exit $failed
