@@ -1,4 +1,4 @@
-// model inspect|export, generate. What computes is done by slipway-worker, found beside this program.
+// model inspect|export|eval, generate. What computes is done by slipway-worker, found beside this program.
 #include <memory>
 #include <optional>
 #include <string>
@@ -30,6 +30,14 @@ struct ExportFlags {
   std::string checkpoint;
   std::string out;
   std::string dtype;
+  std::string source;
+};
+
+struct EvalFlags {
+  std::string model;
+  std::optional<std::string> data;
+  std::optional<std::string> text;
+  std::optional<int64_t> seq_length;
 };
 
 struct GenerateFlags {
@@ -57,6 +65,38 @@ std::vector<std::string> GenerateArguments(const GenerateFlags& flags) {
   add("--top-p", flags.top_p);
   add("--seed", flags.seed);
   return arguments;
+}
+
+absl::StatusOr<std::vector<std::string>> EvalArguments(const EvalFlags& flags, OutputFormat format) {
+  std::vector<std::string> arguments = {"eval", "--model", flags.model};
+  if (flags.data) arguments.insert(arguments.end(), {"--data", *flags.data});
+  if (flags.text) arguments.insert(arguments.end(), {"--text", *flags.text});
+  if (flags.seq_length) arguments.insert(arguments.end(), {"--seq-length", absl::StrCat(*flags.seq_length)});
+  if (format == OutputFormat::kJson) {
+    arguments.insert(arguments.end(), {"--output", "json"});
+  } else if (format != OutputFormat::kTable) {
+    return absl::InvalidArgumentError("model eval prints a table or -o json");
+  }
+  return arguments;
+}
+
+void AddEval(CLI::App* model, Command* command) {
+  const auto flags = std::make_shared<EvalFlags>();
+  CLI::App* eval = model->add_subcommand("eval", "Loss of a model over a chat file or a text");
+  eval->add_option("--model", flags->model, "Hugging Face directory or a step-… directory of a checkpoint")
+      ->required()
+      ->type_name("DIR");
+  auto* what = eval->add_option_group("what", "What to predict");
+  what->add_option("--data", flags->data, "A chat file; loss on the assistant's tokens")->type_name("FILE");
+  what->add_option("--text", flags->text, "A text; loss on every token but the first")->type_name("TEXT");
+  what->require_option(1);
+  eval->add_option("--seq-length", flags->seq_length, "Longer samples of --data are cut")
+      ->check(CLI::PositiveNumber)
+      ->type_name("N");
+  command->Run(eval, [=]() -> absl::StatusOr<int> {
+    SLIPWAY_ASSIGN_OR_RETURN(std::vector<std::string> arguments, EvalArguments(*flags, command->format()));
+    return RunWorker(*command, std::move(arguments));
+  });
 }
 
 void AddGenerate(CLI::App* app, Command* command) {
@@ -111,11 +151,15 @@ void AddModelCommands(CLI::App* app, Command* command) {
   to_hf->add_option("--dtype", flags->dtype, "Type of the weights [that of the model it started from]")
       ->check(CLI::IsMember({"float32", "bfloat16", "float16"}))
       ->type_name("TYPE");
+  to_hf->add_option("--source", flags->source, "Model directory whose tokenizer is copied [the one it started from]")
+      ->type_name("DIR");
   command->Run(to_hf, [=] {
     std::vector<std::string> arguments = {"export", "--checkpoint", flags->checkpoint, "--out", flags->out};
     if (!flags->dtype.empty()) arguments.insert(arguments.end(), {"--dtype", flags->dtype});
+    if (!flags->source.empty()) arguments.insert(arguments.end(), {"--source", flags->source});
     return RunWorker(*command, std::move(arguments));
   });
+  AddEval(model, command);
 
   AddGenerate(app, command);
 }
