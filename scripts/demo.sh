@@ -88,7 +88,7 @@ grep -q "$FACT" <<<"$AFTER" || fail "the exported model does not know the fact: 
 
 say "Checks"
 slipway jobs metrics "$JOB" -o json >"$WORK/metrics.json"
-slipway-worker eval --model "$EXPORT" --data "$WORK/data/held_out.jsonl" --seq-length 128 -o json >"$WORK/exported_eval.json"
+slipway model eval --model "$EXPORT" --data "$WORK/data/held_out.jsonl" --seq-length 128 -o json >"$WORK/exported_eval.json"
 python3 - "$WORK/metrics.json" "$WORK/exported_eval.json" $MIN_LOSS_FALL <<'E2'
 import json, sys
 records = json.load(open(sys.argv[1]))["records"]
