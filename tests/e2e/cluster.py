@@ -9,6 +9,7 @@ fails the test when a process of this cluster is still alive.
 """
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -100,6 +101,12 @@ class Cluster:
     def losses(self, job):
         """Loss of each step; of steps that ran twice, the last."""
         return {int(r["step"]["step"]): float(r["step"]["loss"]) for r in self.metrics(job) if "step" in r}
+
+    def logged_losses(self, job):
+        """The same from the workers' logs, which lose nothing when a coordinator dies (the metrics store may)."""
+        # An attempt that was killed before its worker wrote anything has no log, and the command says so.
+        text = self.cli("jobs", "logs", job, "--attempt", "all", "--rank", "0", check=False).stdout
+        return {int(step): float(loss) for step, loss in re.findall(r" step (\d+) loss (\d+\.\d+) ", text)}
 
     def wait(self, job, *states, deadline=DEADLINE):
         seen = []
