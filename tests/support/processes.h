@@ -4,12 +4,13 @@
 
 #include <unistd.h>
 
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <functional>
-#include <iterator>
+#include <memory>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "absl/time/clock.h"
@@ -39,11 +40,15 @@ inline bool Eventually(const std::function<bool()>& condition, absl::Duration de
 inline std::vector<std::string> ProcessesMentioning(const std::string& text) {
   std::vector<std::string> found;
   std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator("/proc", error)) {
-    const std::string pid = entry.path().filename();
+  std::filesystem::directory_iterator entry("/proc", error);
+  for (; !error && entry != std::filesystem::directory_iterator(); entry.increment(error)) {
+    const std::string pid = entry->path().filename();
     if (pid.find_first_not_of("0123456789") != std::string::npos || pid == std::to_string(::getpid())) continue;
-    std::ifstream file(entry.path() / "cmdline", std::ios::binary);
-    std::string line{std::istreambuf_iterator<char>(file), {}};
+    // Not a stream: those throw when the process ends while its file is read.
+    const std::unique_ptr<FILE, int (*)(FILE*)> file(std::fopen((entry->path() / "cmdline").c_str(), "re"),
+                                                     &std::fclose);
+    std::string line(65536, '\0');
+    line.resize(file == nullptr ? 0 : std::fread(line.data(), 1, line.size(), file.get()));
     for (char& c : line) c = c == '\0' ? ' ' : c;
     if (line.find(text) != std::string::npos) found.push_back(pid + ": " + line);
   }

@@ -1,7 +1,8 @@
 #include "worker/agent/oom_watch.h"
 
-#include <fstream>
-#include <iterator>
+#include <cstdio>
+#include <memory>
+#include <string>
 
 #include "absl/strings/numbers.h"
 
@@ -14,8 +15,10 @@ constexpr absl::Duration kRecent = absl::Seconds(10);
 std::optional<int64_t> ReadCount() {
   // Inside a container its own cgroup is the root; the root of a whole machine has no memory.events.
   for (const char* path : {"/sys/fs/cgroup/memory.events", "/proc/vmstat"}) {
-    std::ifstream file(path);
-    const std::string text{std::istreambuf_iterator<char>(file), {}};
+    // Not a stream: those throw when a read fails, for example because the cgroup is being removed.
+    const std::unique_ptr<FILE, int (*)(FILE*)> file(std::fopen(path, "re"), &std::fclose);
+    std::string text(16384, '\0');
+    text.resize(file == nullptr ? 0 : std::fread(text.data(), 1, text.size(), file.get()));
     if (const std::optional<int64_t> count = OomKillsIn(text)) return count;
   }
   return std::nullopt;

@@ -107,6 +107,7 @@ class FakeWorker {
       ::signal(SIGTERM, SIG_IGN);
       while (true) ::pause();
     } else if (verb == "kill") {
+      ::signal(static_cast<int>(Number(rest)), SIG_DFL);  // a sanitizer may have a handler
       ::kill(::getpid(), static_cast<int>(Number(rest)));
       while (true) ::pause();
     } else if (verb == "exit") {
