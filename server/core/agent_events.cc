@@ -157,8 +157,8 @@ void Transition::TakeCheckpoints(JobEntry& entry, const v1::ObservedAssignment& 
       continue;
     }
     if (v1::Attempt* attempt = LiveAttempt(entry); attempt != nullptr && !attempt->has_ready_time()) {
-      if (ForgetsCheckpoints(entry)) continue;  // no part of the run
-      AddLineage(entry, *attempt);              // it was ready, whether or not we saw it
+      if (ForgottenCheckpoint(entry, *attempt) != nullptr) continue;  // no part of the run
+      AddLineage(entry, *attempt);                                    // it was ready, whether or not we saw it
     }
     v1::Checkpoint& added = *known.Add();
     added = checkpoint;

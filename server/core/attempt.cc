@@ -57,8 +57,13 @@ void Transition::Evaluate(JobEntry& entry) {
   if ((entry.stopping && AllGone(entry, *attempt)) || AllExited(entry)) EndAttempt(entry, *attempt);
 }
 
-bool Transition::ForgetsCheckpoints(const JobEntry& entry) {
-  return !entry.ranks[0].observed.resumed() && entry.job.checkpoints_size() > 0;
+// What the attempt saved itself does not count: its first checkpoints may come in one report with the news that it is ready.
+const v1::Checkpoint* Transition::ForgottenCheckpoint(const JobEntry& entry, const v1::Attempt& attempt) {
+  if (entry.ranks[0].observed.resumed()) return nullptr;
+  const auto& known = entry.job.checkpoints();
+  const auto it = std::find_if(known.rbegin(), known.rend(),
+                               [&](const v1::Checkpoint& checkpoint) { return checkpoint.epoch() != attempt.epoch(); });
+  return it == known.rend() ? nullptr : &*it;
 }
 
 void Transition::EvaluateReady(JobEntry& entry, v1::Attempt& attempt) {
@@ -82,14 +87,14 @@ void Transition::EvaluateReady(JobEntry& entry, v1::Attempt& attempt) {
                                    rank.observed.start_step(), " with spec ", rank.observed.spec_hash()));
     return TakeFault(entry, attempt, std::move(cause));
   }
-  if (ForgetsCheckpoints(entry)) {  // never throw away what was durable without a word
-    const v1::Checkpoint& newest = entry.job.checkpoints(entry.job.checkpoints_size() - 1);
+  // Never throw away what was durable without a word.
+  if (const v1::Checkpoint* newest = ForgottenCheckpoint(entry, attempt); newest != nullptr) {
     v1::Cause cause;
     cause.set_cause_class(v1::CAUSE_CLASS_STORAGE);
     cause.set_rank(0);
     cause.set_phase("load");
     cause.set_message(absl::StrCat("the ranks would start from the beginning although the checkpoint of step ",
-                                   newest.step(), " was durable: nothing usable at ", newest.path()));
+                                   newest->step(), " was durable: nothing usable at ", newest->path()));
     return TakeFault(entry, attempt, std::move(cause));
   }
   *attempt.mutable_ready_time() = ToTimestamp(now_.wall);

@@ -170,6 +170,19 @@ TEST_F(StepTest, StartingPausesAndCancels) {
   EXPECT_EQ(cluster.State("a"), v1::JOB_STATE_CANCELLED);
 }
 
+TEST_F(StepTest, StartingRunsWhenItsOwnFirstCheckpointsComeWithTheNewsThatItIsReady) {
+  cluster.Connect("n1", 2);
+  cluster.Submit("a", TestSpec(2));
+  cluster.Sync("n1");
+  agent().Apply(DesiredFor(cluster.state, "n1"));
+  agent().Commit(cluster.Live("a"), 2);  // steps shorter than the time between two reports
+  agent().Commit(cluster.Live("a"), 4);
+  cluster.Report("n1");
+  EXPECT_EQ(cluster.State("a"), v1::JOB_STATE_RUNNING) << cluster.Job("a").state_message();
+  EXPECT_FALSE(cluster.Job("a").attempts(0).has_end_cause());
+  EXPECT_EQ(cluster.Job("a").checkpoints_size(), 2);
+}
+
 TEST_F(StepTest, StartingFromTheBeginningDespiteADurableCheckpointIsAFault) {
   StartJob();
   agent().Commit(cluster.Live("a"), 7);

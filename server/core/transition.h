@@ -58,8 +58,9 @@ class Transition {
 
   // attempt.cc
   void StartAttempt(JobEntry& entry, const std::vector<v1::RankPlacement>& placements);
-  void Evaluate(JobEntry& entry);                         // after new observations
-  static bool ForgetsCheckpoints(const JobEntry& entry);  // the attempt would start over
+  void Evaluate(JobEntry& entry);  // after new observations
+  // The newest durable checkpoint that the attempt throws away by starting over; null when there is none.
+  static const v1::Checkpoint* ForgottenCheckpoint(const JobEntry& entry, const v1::Attempt& attempt);
   void EvaluateReady(JobEntry& entry, v1::Attempt& attempt);
   void EvaluateExits(JobEntry& entry, v1::Attempt& attempt);
   void TakeFault(JobEntry& entry, v1::Attempt& attempt, v1::Cause cause);
