@@ -57,7 +57,7 @@ void Transition::Evaluate(JobEntry& entry) {
   if ((entry.stopping && AllGone(entry, *attempt)) || AllExited(entry)) EndAttempt(entry, *attempt);
 }
 
-// What the attempt saved itself does not count: its first checkpoints may come in one report with the news that it is ready.
+// What the attempt saved itself does not count: its first checkpoints may come together with the news that it is ready.
 const v1::Checkpoint* Transition::ForgottenCheckpoint(const JobEntry& entry, const v1::Attempt& attempt) {
   if (entry.ranks[0].observed.resumed()) return nullptr;
   const auto& known = entry.job.checkpoints();

@@ -12,6 +12,7 @@ import os
 import re
 import shutil
 import signal
+import struct
 import subprocess
 import tempfile
 import time
@@ -156,6 +157,52 @@ class Cluster:
         pid, command = self.processes(name)[index]
         os.kill(pid, signal.SIGKILL)
         return command
+
+    def rank_pid(self, job, rank=0, program="slipway-worker"):
+        """The process of a rank of the job's attempt, 0 while there is none."""
+        here = re.compile(rf"/{job}/e\d+/r{rank}[/ ]")
+        return next((pid for pid, command in self.processes(program) if here.search(command)), 0)
+
+    def rank_phase(self, job, rank=0):
+        """What a rank of the newest attempt is doing, read from the shared memory in which it says so."""
+        attempts = sorted((self.data_dir / "agent" / "attempts" / job).glob("e*"), key=lambda path: int(path.name[1:]))
+        try:
+            board = (attempts[-1] / f"r{rank}" / "collective").read_bytes()
+        except (IndexError, OSError):
+            board = b""
+        if len(board) < 16 + 2 * 136:
+            return "start"  # it has not got so far
+        # Two words, then two records of 17 words that take turns; the phase is the third text of four words.
+        generation = struct.unpack_from("<Q", board, 8)[0]
+        return board[16 + generation % 2 * 136:][64:96].split(b"\0")[0].decode() or "start"
+
+    def freeze(self, job, phase, deadline=20.0):
+        """SIGSTOP to rank 0 while it is in that phase: its process. Nothing that needs all ranks goes on until SIGCONT."""
+        end = time.monotonic() + deadline
+        while time.monotonic() < end:
+            if self.rank_phase(job) != phase or not (pid := self.rank_pid(job)):
+                time.sleep(0.0005)
+                continue
+            os.kill(pid, signal.SIGSTOP)
+            self.until(lambda: self.process_state(pid) in "TZX", 5)
+            if self.process_state(pid) == "T" and self.rank_phase(job) == phase:
+                return pid
+            self.thaw(pid)
+        raise AssertionError(f"rank 0 of {job} was not caught in {phase} in {deadline} s: {json.dumps(self.job(job))[:2000]}")
+
+    @staticmethod
+    def process_state(pid):
+        try:
+            return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+        except (FileNotFoundError, ProcessLookupError):
+            return "X"
+
+    @staticmethod
+    def thaw(pid):
+        try:
+            os.kill(pid, signal.SIGCONT)
+        except ProcessLookupError:
+            pass
 
 
 def tiny_job(model="llama", **sections):
