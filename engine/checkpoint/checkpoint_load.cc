@@ -8,6 +8,7 @@
 #include "engine/checkpoint/checkpoint_io.h"
 #include "engine/checkpoint/lineage.h"
 #include "engine/checkpoint/manifest_counters.h"
+#include "engine/checkpoint/stored_model.h"
 #include "engine/checkpoint/tensor_fill.h"
 #include "engine/format/checkpoint_directory.h"
 #include "engine/format/manifest.h"
@@ -16,7 +17,6 @@ namespace slipway::engine::checkpoint {
 namespace {
 
 using format::Manifest;
-using format::ManifestTensor;
 using format::StateKind;
 
 // The files of one checkpoint, opened when first read.
@@ -35,7 +35,7 @@ class CheckpointReader {
   // Fills `out` with the part of parameter `spec` that `range` describes, of that kind.
   absl::Status Fill(const parallel::OwnedRange& range, StateKind kind, at::Tensor out) {
     const arch::ParamSpec& spec = *range.share->spec;
-    SLIPWAY_ASSIGN_OR_RETURN(const ManifestTensor* tensor, Find(spec, kind));
+    SLIPWAY_ASSIGN_OR_RETURN(const format::ManifestTensor* tensor, TensorOf(manifest_, directory_, spec, kind));
     std::vector<StoredPiece> stored;
     for (const format::ManifestShard& shard : tensor->shards) {
       SLIPWAY_ASSIGN_OR_RETURN(const RandomAccessFile* file, File(shard.file));
@@ -48,21 +48,6 @@ class CheckpointReader {
   }
 
  private:
-  absl::StatusOr<const ManifestTensor*> Find(const arch::ParamSpec& spec, StateKind kind) const {
-    const std::string& name = spec.tied_to.has_value() ? *spec.tied_to : spec.name;
-    const ManifestTensor* tensor = manifest_.Find(name, kind);
-    if (tensor != nullptr && !tensor->alias_of.empty()) tensor = manifest_.Find(tensor->alias_of, kind);
-    // What the master weights imply is not stored twice.
-    if (tensor == nullptr && kind == StateKind::kWeight) tensor = manifest_.Find(name, StateKind::kMaster);
-    if (tensor == nullptr) {
-      return absl::NotFoundError(StrCat(directory_, ": the checkpoint has no ", std::string(format::StateKindName(kind)), " of ", name));
-    }
-    if (tensor->shape != spec.shape) {
-      return absl::InvalidArgumentError(StrCat(directory_, ": ", name, " has another shape than the model's configuration says"));
-    }
-    return tensor;
-  }
-
   absl::StatusOr<const RandomAccessFile*> File(const std::string& name) {
     std::unique_ptr<RandomAccessFile>& file = open_[name];
     if (file == nullptr) {

@@ -12,6 +12,7 @@
 #include "engine/checkpoint/lineage.h"
 #include "engine/checkpoint/manifest_counters.h"
 #include "engine/checkpoint/rank_part.h"
+#include "engine/checkpoint/stored_model.h"
 #include "engine/format/checkpoint_directory.h"
 #include "engine/format/manifest.h"
 #include "engine/spec/spec_writer.h"
@@ -74,8 +75,8 @@ absl::Status Begin(FileSystem& files, const SaveRequest& request, format::Checkp
 absl::StatusOr<int64_t> Commit(FileSystem& files, const SaveRequest& request, const std::string& temporary, int world) {
   SLIPWAY_ASSIGN_OR_RETURN(format::Manifest manifest, MakeManifest(files, request, temporary, world));
   if (!request.config_json.empty()) {
-    SLIPWAY_RETURN_IF_ERROR(files.WriteFileAtomically(JoinPath(temporary, "config.json"), request.config_json));
-    manifest.files["config.json"] = {static_cast<int64_t>(request.config_json.size()), ChecksumOf(request.config_json)};
+    SLIPWAY_RETURN_IF_ERROR(files.WriteFileAtomically(JoinPath(temporary, kConfigFile), request.config_json));
+    manifest.files[kConfigFile] = {static_cast<int64_t>(request.config_json.size()), ChecksumOf(request.config_json)};
   }
   SLIPWAY_RETURN_IF_ERROR(format::CommitCheckpoint(files, request.root, manifest));
   int64_t bytes = 0;

@@ -1,5 +1,6 @@
 #include <ATen/ATen.h>
 
+#include "absl/strings/str_join.h"
 #include "common/status_macros.h"
 #include "common/str_cat.h"
 #include "engine/checkpoint/checkpoint_io.h"
@@ -9,12 +10,6 @@
 namespace slipway::engine::checkpoint {
 namespace {
 
-std::string ShapeText(absl::Span<const int64_t> shape) {
-  std::string text = "[";
-  for (size_t i = 0; i < shape.size(); ++i) text += (i > 0 ? ", " : "") + std::to_string(shape[i]);
-  return text + "]";
-}
-
 // The tensor that a parameter is read from; a tied copy on another stage reads its target's.
 absl::StatusOr<const format::HfTensor*> SourceOf(const format::HfWeights& weights, const arch::ParamSpec& spec,
                                                  const std::string& directory) {
@@ -22,8 +17,8 @@ absl::StatusOr<const format::HfTensor*> SourceOf(const format::HfWeights& weight
   const format::HfTensor* tensor = weights.Find(name);
   if (tensor == nullptr) return absl::NotFoundError(StrCat(directory, ": there is no tensor ", name, ", which the model needs"));
   if (tensor->stored.shape != spec.shape) {
-    return absl::InvalidArgumentError(StrCat(directory, ": ", name, " has shape ", ShapeText(tensor->stored.shape),
-                                             ", the model's configuration makes it ", ShapeText(spec.shape)));
+    return absl::InvalidArgumentError(StrCat(directory, ": ", name, " has shape [", absl::StrJoin(tensor->stored.shape, ", "),
+                                             "], the model's configuration makes it [", absl::StrJoin(spec.shape, ", "), "]"));
   }
   return tensor;
 }

@@ -41,18 +41,27 @@ absl::StatusOr<StoredModel> OpenStoredModel(FileSystem& files, const std::string
   return model;
 }
 
-absl::StatusOr<const format::ManifestTensor*> WeightsOf(const StoredModel& model, const arch::ParamSpec& parameter) {
+absl::StatusOr<const format::ManifestTensor*> TensorOf(const format::Manifest& manifest, const std::string& directory,
+                                                       const arch::ParamSpec& parameter, format::StateKind kind) {
   const std::string& name = parameter.tied_to.has_value() ? *parameter.tied_to : parameter.name;
-  for (const format::StateKind kind : {format::StateKind::kWeight, format::StateKind::kMaster}) {
-    const format::ManifestTensor* tensor = model.manifest.Find(name, kind);
-    if (tensor == nullptr) continue;
-    if (!tensor->alias_of.empty()) tensor = model.manifest.Find(tensor->alias_of, kind);
-    if (tensor->shape == parameter.shape) return tensor;
-    return absl::InvalidArgumentError(StrCat(model.directory, ": ", name, " has shape [", absl::StrJoin(tensor->shape, ", "),
-                                             "], the model's configuration makes it [",
-                                             absl::StrJoin(parameter.shape, ", "), "]"));
+  const format::ManifestTensor* tensor = manifest.Find(name, kind);
+  if (tensor == nullptr && kind == format::StateKind::kWeight) {
+    kind = format::StateKind::kMaster;
+    tensor = manifest.Find(name, kind);
+    if (tensor == nullptr) return absl::NotFoundError(StrCat(directory, ": the checkpoint has no weights of ", name));
   }
-  return absl::NotFoundError(StrCat(model.directory, ": the checkpoint has no weights of ", name));
+  if (tensor == nullptr) {
+    return absl::NotFoundError(StrCat(directory, ": the checkpoint has no ", format::StateKindName(kind), " of ", name));
+  }
+  if (!tensor->alias_of.empty()) tensor = manifest.Find(tensor->alias_of, kind);
+  if (tensor->shape == parameter.shape) return tensor;
+  return absl::InvalidArgumentError(StrCat(directory, ": ", name, " has shape [", absl::StrJoin(tensor->shape, ", "),
+                                           "], the model's configuration makes it [",
+                                           absl::StrJoin(parameter.shape, ", "), "]"));
+}
+
+absl::StatusOr<const format::ManifestTensor*> WeightsOf(const StoredModel& model, const arch::ParamSpec& parameter) {
+  return TensorOf(model.manifest, model.directory, parameter, format::StateKind::kWeight);
 }
 
 }  // namespace slipway::engine::checkpoint

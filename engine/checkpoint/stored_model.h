@@ -28,9 +28,12 @@ struct StoredModel {
 // Reads and checks manifest, spec and config.json. Errors name the file.
 absl::StatusOr<StoredModel> OpenStoredModel(FileSystem& files, const std::string& directory);
 
-// The entry that holds the elements of a parameter's weights, aliases followed: the stored weight, else the master that
-// implies it. NotFound or InvalidArgument naming the parameter when it is missing or has another shape.
-// The result lives as long as `model`.
+// The entry that holds the elements of one kind of a parameter's state, aliases and ties followed; for kWeight the stored
+// weight, else the master that implies it. NotFound or InvalidArgument naming directory and parameter when it is missing or
+// has another shape. The result lives as long as `manifest`.
+absl::StatusOr<const format::ManifestTensor*> TensorOf(const format::Manifest& manifest, const std::string& directory,
+                                                       const arch::ParamSpec& parameter, format::StateKind kind);
+// Of a parameter's weights.
 absl::StatusOr<const format::ManifestTensor*> WeightsOf(const StoredModel& model, const arch::ParamSpec& parameter);
 
 }  // namespace slipway::engine::checkpoint

@@ -67,4 +67,14 @@ ParallelGroups MakeParallelGroups(const topology::Mesh& mesh, int rank, GroupFac
   return groups;
 }
 
+ParallelGroups MakeSoloGroups() {
+  // Groups below two ranks are not asked of a factory.
+  class NoFactory final : public GroupFactory {
+   public:
+    CommPtr MakeGroup(const std::string&, const std::vector<int>&) override { return nullptr; }
+  };
+  NoFactory factory;
+  return MakeParallelGroups(topology::Mesh::Create({}).value(), 0, factory);
+}
+
 }  // namespace slipway::engine::comm

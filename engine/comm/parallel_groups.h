@@ -33,6 +33,9 @@ class GroupFactory {
 
 ParallelGroups MakeParallelGroups(const topology::Mesh& mesh, int rank, GroupFactory& factory);
 
+// Those of a rank that is alone.
+ParallelGroups MakeSoloGroups();
+
 }  // namespace slipway::engine::comm
 
 #endif  // SLIPWAY_ENGINE_COMM_PARALLEL_GROUPS_H_

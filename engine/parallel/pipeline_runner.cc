@@ -118,8 +118,8 @@ void PipelineRunner::AwaitSends() {
   sends_.clear();
 }
 
-at::Tensor GlobalLossSum(const at::Tensor& loss_sum, const comm::ParallelGroups& groups) {
-  at::Tensor total = loss_sum.clone();
+at::Tensor SumOverReplicasAndStages(const at::Tensor& sums, const comm::ParallelGroups& groups) {
+  at::Tensor total = sums.clone();
   groups.dp_cp->AllReduce(total, comm::ReduceOp::kSum)->Wait();
   groups.pp->AllReduce(total, comm::ReduceOp::kSum)->Wait();
   return total;

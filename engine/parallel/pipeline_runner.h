@@ -86,8 +86,9 @@ class PipelineRunner {
   std::map<std::pair<comm::Communicator*, int>, Message> sends_;  // the last message to a peer in a direction
 };
 
-// Σ loss over the data-parallel replicas and the stages: the whole global batch's, the same on all ranks.
-at::Tensor GlobalLossSum(const at::Tensor& loss_sum, const comm::ParallelGroups& groups);
+// Sums over the data-parallel replicas and the pipeline stages: what each rank counted once becomes the whole global
+// batch's, the same on all ranks. `sums` stays as it is.
+at::Tensor SumOverReplicasAndStages(const at::Tensor& sums, const comm::ParallelGroups& groups);
 
 }  // namespace slipway::engine::parallel
 

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "common/status_macros.h"
+#include "engine/corpus/sample_order.h"
 
 namespace slipway::engine::train {
 namespace {
@@ -73,10 +74,7 @@ absl::StatusOr<StepBatch> DataFeed::Take(int64_t consumed) {
 
 absl::StatusOr<StepBatch> DataFeed::Make(int64_t consumed) const {
   StepBatch step;
-  for (int64_t k = consumed; k < consumed + slicing_.global_batch_size; ++k) {
-    SLIPWAY_ASSIGN_OR_RETURN(const double weight, source_->LossWeight(k));
-    step.total_weight += weight;
-  }
+  SLIPWAY_ASSIGN_OR_RETURN(step.total_weight, corpus::TotalLossWeight(*source_, consumed, slicing_.global_batch_size));
   if (step.total_weight <= 0) {
     return absl::FailedPreconditionError(absl::StrCat("no token of samples ", consumed, " to ",
                                                       consumed + slicing_.global_batch_size - 1, " carries a loss"));

@@ -9,7 +9,6 @@
 #include "common/status_macros.h"
 #include "engine/topology/pipeline_schedule.h"
 #include "engine/train/data_feed.h"
-#include "engine/train/step_reporter.h"
 
 namespace slipway::engine::train {
 namespace {
@@ -56,9 +55,7 @@ absl::StatusOr<EvaluationResult> Evaluate(parallel::PipelineRunner& runner, cons
   at::Tensor sums = at::tensor({loss, weight}, at::kDouble).to(options.device);
   // Each stage read the same samples: their weights count once, where the loss is.
   if (groups.pp->rank() != groups.pp->size() - 1) sums.zero_();
-  groups.dp_cp->AllReduce(sums, comm::ReduceOp::kSum)->Wait();
-  groups.pp->AllReduce(sums, comm::ReduceOp::kSum)->Wait();
-  const at::Tensor host = sums.cpu();
+  const at::Tensor host = parallel::SumOverReplicasAndStages(sums, groups).cpu();
   EvaluationResult result;
   result.weight = host[1].item<double>();
   result.loss = result.weight > 0 ? host[0].item<double>() / result.weight : std::numeric_limits<double>::quiet_NaN();

@@ -3,25 +3,12 @@
 #include <utility>
 
 #include "common/status_macros.h"
-#include "engine/comm/self_communicator.h"
 #include "engine/parallel/parallel_layer_factory.h"
 #include "engine/parallel/pipeline_runner.h"
 #include "engine/topology/pipeline_partition.h"
 #include "engine/train/guarded_call.h"
 
 namespace slipway::engine::train {
-namespace {
-
-// Every group of a lone rank.
-class SelfGroupFactory final : public comm::GroupFactory {
- public:
-  comm::CommPtr MakeGroup(const std::string& name, const std::vector<int>&) override {
-    return comm::MakeSelfCommunicator(name);
-  }
-};
-
-}  // namespace
-
 absl::StatusOr<ModelInstance> ModelInstance::Create(const arch::ModelArch& arch, const topology::Mesh& mesh, int rank,
                                                     const comm::ParallelGroups& groups,
                                                     const parallel::FlatStoreOptions& options) {
@@ -42,8 +29,7 @@ absl::StatusOr<ModelInstance> ModelInstance::Create(const arch::ModelArch& arch,
 absl::StatusOr<ModelInstance> ModelInstance::CreateSingle(const arch::ModelArch& arch, at::ScalarType compute_dtype,
                                                           at::Device device) {
   SLIPWAY_ASSIGN_OR_RETURN(const topology::Mesh mesh, topology::Mesh::Create({}));
-  SelfGroupFactory factory;
-  const comm::ParallelGroups groups = comm::MakeParallelGroups(mesh, 0, factory);
+  const comm::ParallelGroups groups = comm::MakeSoloGroups();
   parallel::FlatStoreOptions options;
   options.compute_dtype = compute_dtype;
   options.device = device;

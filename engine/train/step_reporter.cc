@@ -7,8 +7,9 @@
 
 #include "common/status_macros.h"
 #include "common/str_cat.h"
+#include "common/timestamp.h"
+#include "engine/parallel/pipeline_runner.h"
 #include "engine/train/guarded_call.h"
-#include "engine/train/wall_time.h"
 
 namespace slipway::engine::train {
 
@@ -18,9 +19,7 @@ at::Tensor StepReporter::SumOverRanks(const at::Tensor& loss_sum, int64_t tokens
   if (loss_sum.defined()) sums[0].copy_(loss_sum.detach());
   // Every stage of a pipeline reads the same samples: they are counted where the loss is.
   if (groups.pp->rank() == groups.pp->size() - 1) sums[1].fill_(static_cast<double>(tokens));
-  groups.dp_cp->AllReduce(sums, comm::ReduceOp::kSum)->Wait();
-  groups.pp->AllReduce(sums, comm::ReduceOp::kSum)->Wait();
-  return sums;
+  return parallel::SumOverReplicasAndStages(sums, groups);
 }
 
 absl::Status StepReporter::Launched(LaunchedStep step) {
@@ -67,7 +66,7 @@ absl::Status StepReporter::Read(const LaunchedStep& step) {
   metrics.set_skipped_total(state_.skipped_steps);
   metrics.set_epoch(options_.epoch);
   metrics.set_data_wait_seconds(absl::ToDoubleSeconds(step.data_wait));
-  SetTime(clock_.WallNow(), metrics.mutable_time());
+  *metrics.mutable_time() = ToTimestamp(clock_.WallNow());
   observer_.StepDone(step.step);
   if (options_.reports && (step.step % options_.log_interval == 0 || skipped)) observer_.Metrics(metrics);
 

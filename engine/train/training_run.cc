@@ -12,6 +12,7 @@
 
 #include "common/status_macros.h"
 #include "common/str_cat.h"
+#include "common/timestamp.h"
 #include "engine/arch/model_estimate.h"
 #include "engine/checkpoint/checkpoint_io.h"
 #include "engine/checkpoint/hf_export.h"
@@ -28,7 +29,6 @@
 #include "engine/train/model_instance.h"
 #include "engine/train/run_options.h"
 #include "engine/train/step_reporter.h"
-#include "engine/train/wall_time.h"
 
 namespace slipway::engine::train {
 namespace {
@@ -39,7 +39,8 @@ uint64_t HashPrefix(const std::string& hash) { return std::stoull(hash.substr(0,
 class TrainingRun {
  public:
   TrainingRun(const v1::TrainingSpec& spec, const TrainEnvironment& environment, const TrainControl& control, TrainObserver& observer)
-      : spec_(spec), env_(environment), control_(control), observer_(observer), spec_hash_(spec::SpecHash(spec)) {}
+      : spec_(spec), env_(environment), control_(control), observer_(observer), spec_hash_(spec::SpecHash(spec)),
+        lr_schedule_(ScheduleOptions(spec)) {}
 
   absl::StatusOr<TrainOutcome> Run() {
     observer_.Phase("load");
@@ -66,6 +67,7 @@ class TrainingRun {
   const TrainControl& control_;
   TrainObserver& observer_;
   const std::string spec_hash_;
+  const optim::LrScheduleOptions lr_schedule_;
 
   arch::ModelArch arch_;
   std::string config_json_;
@@ -204,7 +206,7 @@ absl::Status TrainingRun::RunStep() {
   SLIPWAY_ASSIGN_OR_RETURN(const StepBatch batch, feed_->Take(state_.consumed_samples));
   launched.data_wait = env_.clock->MonotonicNow() - launched.started;
   launched.step = state_.step + 1;
-  launched.learning_rate = optim::LearningRate(ScheduleOptions(spec_), state_.step);
+  launched.learning_rate = optim::LearningRate(lr_schedule_, state_.step);
   launched.total_weight = batch.total_weight;
 
   parallel::StepInput input;
@@ -240,7 +242,7 @@ absl::Status TrainingRun::EvaluateNow() {
   metrics.set_loss_tokens(static_cast<int64_t>(result.weight));
   metrics.set_seconds(absl::ToDoubleSeconds(env_.clock->MonotonicNow() - start));
   metrics.set_epoch(env_.epoch);
-  SetTime(env_.clock->WallNow(), metrics.mutable_time());
+  *metrics.mutable_time() = ToTimestamp(env_.clock->WallNow());
   observer_.Evaluated(metrics);
   return absl::OkStatus();
 }
@@ -270,7 +272,7 @@ absl::Status TrainingRun::Save(int64_t request_number) {
   request.request_number = request_number > served_requests_ ? request_number : 0;
   SLIPWAY_ASSIGN_OR_RETURN(std::vector<v1::Checkpoint> changes,
                            checkpoint::SaveCheckpoint(*env_.files, request, model_->store(), *env_.groups));
-  SetTime(env_.clock->WallNow(), changes[0].mutable_commit_time());
+  *changes[0].mutable_commit_time() = ToTimestamp(env_.clock->WallNow());
   committed_ = changes[0];
   served_requests_ = std::max(served_requests_, request_number);
   if (IsReporter()) {

@@ -2,8 +2,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/timestamp.h"
 #include "server/core/transition.h"
-#include "server/core/wall_time.h"
 
 namespace slipway::server::core {
 

@@ -1,9 +1,9 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "common/timestamp.h"
 #include "server/core/placement.h"
 #include "server/core/transition.h"
-#include "server/core/wall_time.h"
 
 namespace slipway::server::core {
 namespace {

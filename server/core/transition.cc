@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "common/timestamp.h"
 #include "server/core/step.h"
-#include "server/core/wall_time.h"
 
 namespace slipway::server::core {
 

@@ -1,6 +1,6 @@
 #include "absl/strings/str_cat.h"
+#include "common/timestamp.h"
 #include "server/core/transition.h"
-#include "server/core/wall_time.h"
 
 namespace slipway::server::core {
 

@@ -4,8 +4,8 @@
 #include <string>
 #include <utility>
 
+#include "common/timestamp.h"
 #include "server/core/placement.h"
-#include "server/core/wall_time.h"
 
 namespace slipway::server::http {
 namespace {
@@ -37,7 +37,7 @@ class Families {
 
 bool IsShown(const v1::Job& job, absl::Time now) {
   if (job.attempts_size() == 0) return false;  // nothing to tell yet
-  return !core::IsFinal(job.state()) || now - core::FromTimestamp(job.end_time()) < kSeriesGrace;
+  return !core::IsFinal(job.state()) || now - FromTimestamp(job.end_time()) < kSeriesGrace;
 }
 
 void AddJob(Families& out, const v1::Job& job) {
@@ -68,7 +68,7 @@ void AddJob(Families& out, const v1::Job& job) {
   }
   if (job.checkpoints_size() > 0) {
     const v1::Checkpoint& newest = job.checkpoints(job.checkpoints_size() - 1);
-    const absl::Time committed = core::FromTimestamp(newest.commit_time());
+    const absl::Time committed = FromTimestamp(newest.commit_time());
     out.Gauge("slipway_checkpoint_last_success_timestamp_seconds", "When the newest checkpoint became durable", labels,
               absl::ToDoubleSeconds(committed - absl::UnixEpoch()));
     out.Gauge("slipway_checkpoint_bytes", "Size of the newest checkpoint", labels,

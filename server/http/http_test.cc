@@ -7,8 +7,8 @@
 #include <memory>
 #include <string>
 
+#include "common/timestamp.h"
 #include "server/core/testing/test_cluster.h"
-#include "server/core/wall_time.h"
 #include "server/http/cluster_metrics.h"
 #include "server/http/http_server.h"
 #include "server/http/telemetry.h"

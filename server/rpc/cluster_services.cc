@@ -6,8 +6,8 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
+#include "common/timestamp.h"
 #include "server/core/describe.h"
-#include "server/core/wall_time.h"
 #include "server/rpc/log_stream.h"
 #include "server/rpc/metric_stream.h"
 #include "server/rpc/query.h"
@@ -104,7 +104,7 @@ grpc::ServerUnaryReactor* AdminServiceImpl::GetServerInfo(grpc::CallbackServerCo
                                                           v1::GetServerInfoResponse* response) {
   return FinishWithRead(context, *coordinator_, [this, response](Coordinator::Turn& turn) {
     response->set_version(version_);
-    *response->mutable_start_time() = core::ToTimestamp(coordinator_->start_time());
+    *response->mutable_start_time() = ToTimestamp(coordinator_->start_time());
     response->set_data_dir(coordinator_->options().data_dir);
     response->set_http_address(http_address_);
     response->set_revision(turn.state().revision);

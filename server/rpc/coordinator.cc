@@ -6,10 +6,10 @@
 #include "absl/strings/str_cat.h"
 #include "common/posix_file_system.h"
 #include "common/status_macros.h"
+#include "common/timestamp.h"
 #include "server/core/describe.h"
 #include "server/core/desired.h"
 #include "server/core/step.h"
-#include "server/core/wall_time.h"
 #include "server/rpc/rich_status.h"
 #include "server/store/job_record.h"
 #include "spdlog/spdlog.h"
@@ -202,7 +202,7 @@ void Coordinator::OnTick(const core::Now& now) {
 
 void Coordinator::ExpireRequests(absl::Time now) {
   for (auto it = requests_.begin(); it != requests_.end();) {
-    if (core::FromTimestamp(it->second.time()) + options_.keep_requests >= now) {
+    if (FromTimestamp(it->second.time()) + options_.keep_requests >= now) {
       ++it;
       continue;
     }
@@ -348,7 +348,7 @@ absl::StatusOr<Coordinator::Answer> Coordinator::RunMutation(Turn& turn, const M
     record.set_body_hash(mutation.body_hash);
     record.set_job_id(id);
     record.set_number(effects.checkpoint_request);
-    *record.mutable_time() = core::ToTimestamp(turn.now().wall);
+    *record.mutable_time() = ToTimestamp(turn.now().wall);
     requests_[mutation.request_id] = record;
     pending_.requests.push_back(std::move(record));
   }

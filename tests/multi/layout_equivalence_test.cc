@@ -143,14 +143,14 @@ class RankRun {
         CollectGradients(*store_, result.gradients);
       }
       const optim::StepOutcome outcome = optimizer_->Step(2e-3, loss);
-      const double mean = parallel::GlobalLossSum(loss, groups_).item<double>() / weights;
+      const double mean = parallel::SumOverReplicasAndStages(loss, groups_).item<double>() / weights;
       if (groups_.world->rank() != 0) continue;
       result.losses.push_back(mean);
       result.norms.push_back(outcome.grad_norm.item<double>());
     }
     const at::Tensor loss =
         runner_->Evaluate(*topology::ForwardOnly(layout_.sizes.pp, layout_.vpp, MicroBatches()), Feed(kSteps + 1));
-    const double sum = parallel::GlobalLossSum(loss, groups_).item<double>();
+    const double sum = parallel::SumOverReplicasAndStages(loss, groups_).item<double>();
     if (groups_.world->rank() == 0) result.evaluation = sum;
   }
 

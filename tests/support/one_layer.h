@@ -8,7 +8,7 @@
 #include <stdexcept>
 #include <vector>
 
-#include "engine/comm/self_communicator.h"
+#include "engine/comm/parallel_groups.h"
 #include "engine/model/stage_piece.h"
 #include "engine/optim/adamw.h"
 #include "engine/parallel/flat_store.h"
@@ -19,7 +19,7 @@ namespace slipway::testing {
 class OneLayer {
  public:
   OneLayer(const engine::arch::ModelArch& arch, at::ScalarType dtype, at::Device device)
-      : mesh_(engine::topology::Mesh::Create({}).value()), factory_(), groups_(engine::comm::MakeParallelGroups(mesh_, 0, factory_)) {
+      : mesh_(engine::topology::Mesh::Create({}).value()), groups_(engine::comm::MakeSoloGroups()) {
     const std::vector<engine::arch::Piece> pieces = {{engine::arch::Piece::Kind::kLayer, 0}};
     engine::parallel::FlatStoreOptions options;
     options.compute_dtype = dtype;
@@ -65,15 +65,7 @@ class OneLayer {
   engine::parallel::FlatStore& store() { return *store_; }
 
  private:
-  class SelfFactory final : public engine::comm::GroupFactory {
-   public:
-    engine::comm::CommPtr MakeGroup(const std::string& name, const std::vector<int>&) override {
-      return engine::comm::MakeSelfCommunicator(name);
-    }
-  };
-
   engine::topology::Mesh mesh_;
-  SelfFactory factory_;
   engine::comm::ParallelGroups groups_;
   std::unique_ptr<engine::parallel::FlatStore> store_;
   engine::model::StagePieces pieces_;

@@ -22,6 +22,7 @@
 #include "engine/comm/rendezvous.h"
 #include "engine/spec/resolve.h"
 #include "engine/train/guarded_call.h"
+#include "engine/train/run_options.h"
 #include "engine/train/training_run.h"
 #include "slipway/worker/v1/worker.pb.h"
 #include "worker/host/device_setup.h"
@@ -147,11 +148,6 @@ absl::StatusOr<std::unique_ptr<comm::ProcessRendezvous>> MeetOthers(const Worker
   return comm::ProcessRendezvous::Create(options);
 }
 
-engine::topology::MeshSizes MeshOf(const slipway::v1::ParallelismSpec& parallelism) {
-  return {.tp = parallelism.tensor_model_parallel_size(), .cp = parallelism.context_parallel_size(),
-          .dp = parallelism.data_parallel_size(), .pp = parallelism.pipeline_model_parallel_size()};
-}
-
 // The groups of this rank: the training groups on its device, and the control channel on Gloo.
 struct RankGroups {
   engine::topology::Mesh mesh;
@@ -161,7 +157,7 @@ struct RankGroups {
 
 absl::StatusOr<RankGroups> MakeGroups(const WorkerLaunch& launch, const comm::ProcessRendezvous& rendezvous, at::Device device,
                                       std::shared_ptr<comm::CommObserver> observer) {
-  SLIPWAY_ASSIGN_OR_RETURN(engine::topology::Mesh mesh, engine::topology::Mesh::Create(MeshOf(launch.spec().parallelism())));
+  SLIPWAY_ASSIGN_OR_RETURN(engine::topology::Mesh mesh, engine::topology::Mesh::Create(train::MeshSizesOf(launch.spec().parallelism())));
   comm::BackendOptions options;
   options.interface = launch.network_interface();
   options.address = rendezvous.options().host;

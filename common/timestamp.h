@@ -1,12 +1,12 @@
-// absl::Time ↔ protobuf's Timestamp. Thread-safe: pure functions.
-#ifndef SLIPWAY_SERVER_CORE_WALL_TIME_H_
-#define SLIPWAY_SERVER_CORE_WALL_TIME_H_
+// absl::Time ↔ protobuf's Timestamp. A header alone: whoever includes it links protobuf anyway. Thread-safe: pure functions.
+#ifndef SLIPWAY_COMMON_TIMESTAMP_H_
+#define SLIPWAY_COMMON_TIMESTAMP_H_
 
 #include <google/protobuf/timestamp.pb.h>
 
 #include "absl/time/time.h"
 
-namespace slipway::server::core {
+namespace slipway {
 
 inline google::protobuf::Timestamp ToTimestamp(absl::Time time) {
   google::protobuf::Timestamp timestamp;
@@ -20,6 +20,6 @@ inline absl::Time FromTimestamp(const google::protobuf::Timestamp& timestamp) {
   return absl::FromUnixSeconds(timestamp.seconds()) + absl::Nanoseconds(timestamp.nanos());
 }
 
-}  // namespace slipway::server::core
+}  // namespace slipway
 
-#endif  // SLIPWAY_SERVER_CORE_WALL_TIME_H_
+#endif  // SLIPWAY_COMMON_TIMESTAMP_H_
