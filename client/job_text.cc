@@ -179,8 +179,9 @@ std::string DescribeJob(const v1::Job& job, absl::Time now) {
 std::string SlotText(const v1::Slot& slot) {
   const std::string kind = slot.kind() == v1::DEVICE_KIND_CUDA ? "cuda" : "cpu";
   const std::string size = slot.memory_bytes() > 0 ? FormatBytes(slot.memory_bytes())
-                           : slot.threads() > 0    ? absl::StrCat(slot.threads(), slot.threads() == 1 ? " thread" : " threads")
-                                                   : "";
+                           : slot.threads() > 0
+                               ? absl::StrCat(slot.threads(), slot.threads() == 1 ? " thread" : " threads")
+                               : "";
   return absl::StrCat(kind, ":", slot.index(), slot.device_name().empty() ? "" : absl::StrCat(" ", slot.device_name()),
                       size.empty() ? "" : absl::StrCat(" (", size, ")"));
 }

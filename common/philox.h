@@ -112,7 +112,13 @@ SLIPWAY_HOST_DEVICE inline double PhiloxNormal(uint32_t word) {
 }
 
 // What a key is for. Numbers of different streams have nothing in common, whatever their seeds.
-enum class RandomStream : uint64_t { kInitialWeights = 1, kDropout = 2, kGeneration = 3, kSampleOrder = 4, kMockData = 5 };
+enum class RandomStream : uint64_t {
+  kInitialWeights = 1,
+  kDropout = 2,
+  kGeneration = 3,
+  kSampleOrder = 4,
+  kMockData = 5
+};
 
 namespace philox_internal {
 

@@ -1,4 +1,5 @@
-// absl::Time ↔ protobuf's Timestamp. A header alone: whoever includes it links protobuf anyway. Thread-safe: pure functions.
+// absl::Time ↔ protobuf's Timestamp. A header alone: whoever includes it links protobuf anyway. Thread-safe: pure
+// functions.
 #ifndef SLIPWAY_COMMON_TIMESTAMP_H_
 #define SLIPWAY_COMMON_TIMESTAMP_H_
 

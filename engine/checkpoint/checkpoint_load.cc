@@ -39,9 +39,10 @@ class CheckpointReader {
     std::vector<StoredPiece> stored;
     for (const format::ManifestShard& shard : tensor->shards) {
       SLIPWAY_ASSIGN_OR_RETURN(const RandomAccessFile* file, File(shard.file));
-      stored.push_back({shard.piece, tensor->dtype, [file, start = shard.byte_offset](int64_t offset, absl::Span<std::byte> bytes) {
-                          return file->Read(start + offset, bytes);
-                        }});
+      stored.push_back(
+          {shard.piece, tensor->dtype, [file, start = shard.byte_offset](int64_t offset, absl::Span<std::byte> bytes) {
+             return file->Read(start + offset, bytes);
+           }});
     }
     const format::Piece target{{range.share->box.start, range.share->box.extent}, range.begin, range.end};
     return Annotate(FillTensor(spec.name, spec.shape, stored, target, std::move(out)), directory_);
@@ -62,7 +63,8 @@ class CheckpointReader {
   std::map<std::string, std::unique_ptr<RandomAccessFile>> open_;
 };
 
-absl::Status FillKind(CheckpointReader& reader, StateKind kind, at::Tensor parallel::Bucket::*slice, parallel::FlatStore& store) {
+absl::Status FillKind(CheckpointReader& reader, StateKind kind, at::Tensor parallel::Bucket::*slice,
+                      parallel::FlatStore& store) {
   for (const parallel::OwnedRange& range : store.owned_ranges()) {
     const parallel::Bucket& bucket = store.buckets()[range.share->bucket];
     if (!(bucket.*slice).defined()) continue;
@@ -95,7 +97,8 @@ absl::StatusOr<std::optional<ResumePoint>> FindResumePoint(FileSystem& files, co
   if (lineage.empty()) return std::optional<ResumePoint>();
   SLIPWAY_ASSIGN_OR_RETURN(const format::CheckpointList list, format::ListCheckpoints(files, root));
   for (const format::RejectedDirectory& rejected : list.rejected) {
-    notes->push_back(StrCat(rejected.directory, " is not a complete checkpoint and is passed over: ", rejected.reason.message()));
+    notes->push_back(
+        StrCat(rejected.directory, " is not a complete checkpoint and is passed over: ", rejected.reason.message()));
   }
   const format::CheckpointEntry* newest = format::NewestInLineage(list, ToFormat(lineage));
   if (newest == nullptr) return std::optional<ResumePoint>();

@@ -41,14 +41,17 @@ int64_t ParametersOf(const parallel::FlatStore& store) {
   return elements;
 }
 
-absl::StatusOr<format::Manifest> MakeManifest(FileSystem& files, const SaveRequest& request, const std::string& directory, int world) {
+absl::StatusOr<format::Manifest> MakeManifest(FileSystem& files, const SaveRequest& request,
+                                              const std::string& directory, int world) {
   format::Manifest manifest;
   manifest.epoch = request.epoch;
   StateToManifest(request.state, manifest);
   manifest.resolved_spec = spec::SpecToJson(request.spec);
   const v1::ParallelismSpec& parallelism = request.spec.parallelism();
-  manifest.mesh = {{"tp", parallelism.tensor_model_parallel_size()}, {"cp", parallelism.context_parallel_size()},
-                   {"dp", parallelism.data_parallel_size()}, {"pp", parallelism.pipeline_model_parallel_size()}};
+  manifest.mesh = {{"tp", parallelism.tensor_model_parallel_size()},
+                   {"cp", parallelism.context_parallel_size()},
+                   {"dp", parallelism.data_parallel_size()},
+                   {"pp", parallelism.pipeline_model_parallel_size()}};
   manifest.lineage = ToFormat(request.lineage);
   std::map<std::pair<std::string, format::StateKind>, format::ManifestTensor> tensors;
   for (int rank = 0; rank < world; ++rank) {
@@ -67,7 +70,8 @@ absl::StatusOr<format::Manifest> MakeManifest(FileSystem& files, const SaveReque
 // Rank 0, before anybody writes: the directory, and room for what will be written.
 absl::Status Begin(FileSystem& files, const SaveRequest& request, format::CheckpointId id, int64_t parameters) {
   SLIPWAY_RETURN_IF_ERROR(files.MakeDirectories(request.root));
-  SLIPWAY_RETURN_IF_ERROR(format::CheckSpace(files, request.root, parameters * 3 * DTypeSize(DType::kFloat32) + kOverheadBytes));
+  SLIPWAY_RETURN_IF_ERROR(
+      format::CheckSpace(files, request.root, parameters * 3 * DTypeSize(DType::kFloat32) + kOverheadBytes));
   return format::BeginCheckpoint(files, request.root, id).status();
 }
 
@@ -110,7 +114,8 @@ absl::Status RemoveOld(FileSystem& files, const SaveRequest& request, std::vecto
 }  // namespace
 
 absl::StatusOr<std::vector<v1::Checkpoint>> SaveCheckpoint(FileSystem& files, const SaveRequest& request,
-                                                           parallel::FlatStore& store, const comm::ParallelGroups& groups) {
+                                                           parallel::FlatStore& store,
+                                                           const comm::ParallelGroups& groups) {
   const int rank = groups.world->rank();
   const at::Device device = store.options().device;
   const format::CheckpointId id{request.state.step, request.epoch};
@@ -121,18 +126,22 @@ absl::StatusOr<std::vector<v1::Checkpoint>> SaveCheckpoint(FileSystem& files, co
     return removed.ok() ? status : Annotate(status, StrCat("(and ", removed.message(), ")"));
   };
 
-  const absl::Status begun = rank == 0 ? Begin(files, request, id, ParametersOf(store) * groups.model->size()) : absl::OkStatus();
-  if (absl::Status agreed = Agree(begun, "preparing a checkpoint", groups, device); !agreed.ok()) return abandon(agreed);
+  const absl::Status begun =
+      rank == 0 ? Begin(files, request, id, ParametersOf(store) * groups.model->size()) : absl::OkStatus();
+  if (absl::Status agreed = Agree(begun, "preparing a checkpoint", groups, device); !agreed.ok())
+    return abandon(agreed);
 
   // Without a sharded optimizer all data-parallel ranks hold the same: the first one writes.
   absl::StatusOr<RankPart> part = RankPart();
   if (store.options().shard_optimizer || groups.dp_cp->rank() == 0) part = WriteRankFile(files, temporary, rank, store);
   const absl::Status written = part.ok() ? WritePart(files, temporary, rank, *part) : part.status();
-  if (absl::Status agreed = Agree(written, "writing a checkpoint", groups, device); !agreed.ok()) return abandon(agreed);
+  if (absl::Status agreed = Agree(written, "writing a checkpoint", groups, device); !agreed.ok())
+    return abandon(agreed);
 
   absl::StatusOr<int64_t> bytes = int64_t{0};
   if (rank == 0) bytes = Commit(files, request, temporary, groups.world->size());
-  if (absl::Status agreed = Agree(bytes.status(), "committing a checkpoint", groups, device); !agreed.ok()) return abandon(agreed);
+  if (absl::Status agreed = Agree(bytes.status(), "committing a checkpoint", groups, device); !agreed.ok())
+    return abandon(agreed);
   std::vector<v1::Checkpoint> changes = {Describe(request, id, v1::CHECKPOINT_STATE_COMMITTED)};
   changes[0].set_size_bytes(*bytes);
   changes[0].set_request_number(request.request_number);

@@ -28,15 +28,18 @@ absl::Status CheckTarget(FileSystem& files, const ExportOptions& options) {
   const absl::StatusOr<FileInfo> info = files.Stat(options.out_dir);
   if (absl::IsNotFound(info.status())) return absl::OkStatus();
   SLIPWAY_RETURN_IF_ERROR(info.status());
-  if (!info->is_directory) return absl::AlreadyExistsError(StrCat(options.out_dir, " is a file; name a directory to write"));
+  if (!info->is_directory)
+    return absl::AlreadyExistsError(StrCat(options.out_dir, " is a file; name a directory to write"));
   if (options.replace) return absl::OkStatus();
   SLIPWAY_ASSIGN_OR_RETURN(const std::vector<std::string> names, files.List(options.out_dir));
   if (names.empty()) return absl::OkStatus();
-  return absl::AlreadyExistsError(StrCat(options.out_dir, " is not empty (", names.front(), "); name a new or empty directory"));
+  return absl::AlreadyExistsError(
+      StrCat(options.out_dir, " is not empty (", names.front(), "); name a new or empty directory"));
 }
 
 // The types that the tensors have in the directory that the model came from; empty where there is none.
-std::map<std::string, DType> TypesOfModel(FileSystem& files, const std::string& model_dir, std::vector<std::string>* notes) {
+std::map<std::string, DType> TypesOfModel(FileSystem& files, const std::string& model_dir,
+                                          std::vector<std::string>* notes) {
   std::map<std::string, DType> types;
   if (model_dir.empty()) return types;
   const absl::StatusOr<format::HfWeights> weights = format::HfWeights::Open(files, model_dir);
@@ -64,16 +67,19 @@ absl::StatusOr<ExportPlan> MakePlan(FileSystem& files, const StoredModel& model,
     if (parameter.tied_to.has_value()) continue;
     SLIPWAY_ASSIGN_OR_RETURN(const format::ManifestTensor* stored, WeightsOf(model, parameter));
     const auto type = types.find(parameter.name);
-    plan.tensors.push_back({.name = parameter.name, .shape = parameter.shape,
-                            .dtype = type == types.end() ? arch.dtype : type->second, .source_dtype = stored->dtype});
+    plan.tensors.push_back({.name = parameter.name,
+                            .shape = parameter.shape,
+                            .dtype = type == types.end() ? arch.dtype : type->second,
+                            .source_dtype = stored->dtype});
     plan.stored.emplace(parameter.name, stored);
   }
   SLIPWAY_ASSIGN_OR_RETURN(plan.config_json, arch::WriteHfConfig(arch, model.config_json));
   return plan;
 }
 
-absl::Status WriteInto(FileSystem& files, const std::string& directory, const StoredModel& model, const ExportPlan& plan,
-                       const ExportOptions& options, const std::string& model_dir, ExportResult* result) {
+absl::Status WriteInto(FileSystem& files, const std::string& directory, const StoredModel& model,
+                       const ExportPlan& plan, const ExportOptions& options, const std::string& model_dir,
+                       ExportResult* result) {
   SLIPWAY_RETURN_IF_ERROR(files.MakeDirectories(directory));
   WeightStream stream(files, model.directory);
   const format::TensorSource source = [&](const format::HfTensorSpec& tensor, const format::AppendBytes& append) {
@@ -105,7 +111,8 @@ absl::StatusOr<ExportResult> ExportCheckpoint(FileSystem& files, const std::stri
   while (options.out_dir.size() > 1 && options.out_dir.back() == '/') options.out_dir.pop_back();
   if (options.out_dir.empty()) return absl::InvalidArgumentError("an export needs a directory to write");
   if (options.dtype.has_value() && !IsFloatingPoint(*options.dtype)) {
-    return absl::InvalidArgumentError(StrCat("weights cannot be written as ", DTypeName(*options.dtype), "; expected float32, bfloat16 or float16"));
+    return absl::InvalidArgumentError(
+        StrCat("weights cannot be written as ", DTypeName(*options.dtype), "; expected float32, bfloat16 or float16"));
   }
   SLIPWAY_RETURN_IF_ERROR(CheckTarget(files, options));
   SLIPWAY_ASSIGN_OR_RETURN(const StoredModel model, OpenStoredModel(files, checkpoint_dir));
@@ -114,7 +121,8 @@ absl::StatusOr<ExportResult> ExportCheckpoint(FileSystem& files, const std::stri
   ExportResult result;
   SLIPWAY_ASSIGN_OR_RETURN(const ExportPlan plan, MakePlan(files, model, options, model_dir, &result.notes));
 
-  const std::string partial = JoinPath(DirName(options.out_dir), StrCat(".", BaseName(options.out_dir), ".slipway-partial"));
+  const std::string partial =
+      JoinPath(DirName(options.out_dir), StrCat(".", BaseName(options.out_dir), ".slipway-partial"));
   SLIPWAY_RETURN_IF_ERROR(files.RemoveTree(partial));  // of an export that was killed
   absl::Status status = WriteInto(files, partial, model, plan, options, model_dir, &result);
   if (status.ok()) status = PutInPlace(files, partial, options);
@@ -130,13 +138,16 @@ absl::Status ExportLatest(FileSystem& files, const std::string& checkpoint_root,
                           const std::vector<v1::LineageEntry>& lineage, const v1::TrainingSpec& spec,
                           const std::string& out_dir) {
   std::vector<std::string> notes;
-  SLIPWAY_ASSIGN_OR_RETURN(const std::optional<ResumePoint> newest, FindResumePoint(files, checkpoint_root, lineage, &notes));
-  if (!newest.has_value()) return absl::NotFoundError(StrCat(checkpoint_root, " has no checkpoint of this run to export"));
+  SLIPWAY_ASSIGN_OR_RETURN(const std::optional<ResumePoint> newest,
+                           FindResumePoint(files, checkpoint_root, lineage, &notes));
+  if (!newest.has_value())
+    return absl::NotFoundError(StrCat(checkpoint_root, " has no checkpoint of this run to export"));
   ExportOptions options{.out_dir = out_dir, .replace = true};
   if (spec.checkpoint().has_export_dtype()) options.dtype = DTypeFromName(spec.checkpoint().export_dtype());
   SLIPWAY_ASSIGN_OR_RETURN(const ExportResult result, ExportCheckpoint(files, newest->path, options));
   for (const format::HfOverflow& overflow : result.weights.overflows) {
-    spdlog::warn("export: {} elements of {} are too large for the type and became infinite", overflow.elements, overflow.tensor);
+    spdlog::warn("export: {} elements of {} are too large for the type and became infinite", overflow.elements,
+                 overflow.tensor);
   }
   for (const std::string& note : result.notes) spdlog::info("export: {}", note);
   spdlog::info("exported step {} to {} ({} bytes of weights)", newest->step, out_dir, result.weights.total_bytes);

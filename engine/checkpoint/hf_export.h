@@ -1,6 +1,7 @@
 // A checkpoint as a Hugging Face model directory, which transformers, vLLM and this product load.
 //
-//   SLIPWAY_ASSIGN_OR_RETURN(ExportResult result, ExportCheckpoint(files, ".../step-00000120-e3", {.out_dir = "/models/mine"}));
+//   SLIPWAY_ASSIGN_OR_RETURN(ExportResult result, ExportCheckpoint(files, ".../step-00000120-e3", {.out_dir =
+//   "/models/mine"}));
 //
 // Streams: no more than a few megabytes of one tensor are held at a time. Thread-safe: no state.
 #ifndef SLIPWAY_ENGINE_CHECKPOINT_HF_EXPORT_H_
@@ -23,11 +24,11 @@ namespace slipway::engine::checkpoint {
 
 struct ExportOptions {
   std::string out_dir;
-  // Of every tensor, and config.json says so. Unset: each tensor keeps the type that it has in the model directory, so that
-  // what was not trained is written back bit for bit; float32 where there was no such directory.
+  // Of every tensor, and config.json says so. Unset: each tensor keeps the type that it has in the model directory, so
+  // that what was not trained is written back bit for bit; float32 where there was no such directory.
   std::optional<DType> dtype;
-  // The model directory that generation_config.json, tokenizer and chat template are copied from; empty: the one that the
-  // run started from, if it is still there.
+  // The model directory that generation_config.json, tokenizer and chat template are copied from; empty: the one that
+  // the run started from, if it is still there.
   std::string model_dir;
   bool replace = false;           // an existing directory at out_dir is replaced
   bool verify_checksums = false;  // read the checkpoint's files twice, so that a damaged one is found
@@ -40,8 +41,8 @@ struct ExportResult {
   std::vector<std::string> notes;   // what a user should know
 };
 
-// Written to a temporary directory beside out_dir and renamed: out_dir is complete or not there. AlreadyExists when out_dir
-// is a file or not empty and is not to be replaced; errors leave nothing behind (as far as the disk lets us).
+// Written to a temporary directory beside out_dir and renamed: out_dir is complete or not there. AlreadyExists when
+// out_dir is a file or not empty and is not to be replaced; errors leave nothing behind (as far as the disk lets us).
 absl::StatusOr<ExportResult> ExportCheckpoint(FileSystem& files, const std::string& checkpoint_dir,
                                               const ExportOptions& options);
 

@@ -26,7 +26,9 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::UnorderedElementsAre;
 
-std::string GoldenDirectory(const std::string& model) { return StrCat(SLIPWAY_SOURCE_DIR, "/tests/golden/data/", model); }
+std::string GoldenDirectory(const std::string& model) {
+  return StrCat(SLIPWAY_SOURCE_DIR, "/tests/golden/data/", model);
+}
 
 // Every tensor of a model directory: its type and bytes.
 std::map<std::string, std::pair<DType, std::string>> Contents(FileSystem& files, const std::string& directory) {
@@ -49,7 +51,8 @@ class HfExportTest : public ::testing::Test {
     const std::string to = temp_.Path("model");
     EXPECT_OK(files_.MakeDirectories(to));
     for (const char* file : {"config.json", "model.safetensors"}) {
-      EXPECT_OK(files_.WriteFileAtomically(JoinPath(to, file), *files_.ReadFile(JoinPath(GoldenDirectory(name), file))));
+      EXPECT_OK(
+          files_.WriteFileAtomically(JoinPath(to, file), *files_.ReadFile(JoinPath(GoldenDirectory(name), file))));
     }
     return to;
   }
@@ -68,7 +71,8 @@ class HfExportTest : public ::testing::Test {
     }
     const auto source = [&](const format::HfTensorSpec& spec, const format::AppendBytes& append) {
       const std::vector<float>& values = tensors.at(spec.name);
-      return append(absl::MakeConstSpan(reinterpret_cast<const std::byte*>(values.data()), values.size() * sizeof(float)));
+      return append(
+          absl::MakeConstSpan(reinterpret_cast<const std::byte*>(values.data()), values.size() * sizeof(float)));
     };
     EXPECT_OK(format::WriteHfWeights(files_, to, specs, {}, source).status());
     arch.dtype = matrices;
@@ -77,13 +81,16 @@ class HfExportTest : public ::testing::Test {
   }
 
   v1::TrainingSpec SpecOf(const std::string& model) {
-    const auto read = spec::ReadSpec(StrCat("name: t\nmodel: {", model, "}\ndataset: {kind: mock}\noptimizer: {lr: 1e-3}\n",
-                                            "training: {train_iters: 5, global_batch_size: 1, seq_length: 8}\n"), "job.yaml");
+    const auto read =
+        spec::ReadSpec(StrCat("name: t\nmodel: {", model, "}\ndataset: {kind: mock}\noptimizer: {lr: 1e-3}\n",
+                              "training: {train_iters: 5, global_batch_size: 1, seq_length: 8}\n"),
+                       "job.yaml");
     EXPECT_THAT(read.faults, IsEmpty());
     return spec::Resolve(read.spec);
   }
 
-  std::string Checkpoint(const std::string& model_dir, const v1::TrainingSpec& spec, int64_t step = 5, int64_t epoch = 1) {
+  std::string Checkpoint(const std::string& model_dir, const v1::TrainingSpec& spec, int64_t step = 5,
+                         int64_t epoch = 1) {
     const auto directory = WriteTestCheckpoint(
         files_, temp_.Path("checkpoints"), *arch::ReadHfConfig(JoinPath(model_dir, "config.json")),
         *ReadFloatTensors(files_, model_dir),
@@ -91,7 +98,9 @@ class HfExportTest : public ::testing::Test {
     EXPECT_OK(directory.status());
     return directory.value_or("");
   }
-  std::string Checkpoint(const std::string& model_dir) { return Checkpoint(model_dir, SpecOf(StrCat("hf_path: ", model_dir))); }
+  std::string Checkpoint(const std::string& model_dir) {
+    return Checkpoint(model_dir, SpecOf(StrCat("hf_path: ", model_dir)));
+  }
 
   nlohmann::json Config(const std::string& directory) {
     return nlohmann::json::parse(*files_.ReadFile(JoinPath(directory, "config.json")));
@@ -129,7 +138,8 @@ TEST_F(HfExportTest, M8ARequestedTypeHoldsForEveryTensorAndForTheConfig) {
   const std::string model = ModelOfTypes("llama", DType::kBFloat16, DType::kFloat32);
   const std::string checkpoint = Checkpoint(model);
   int64_t elements = 0;
-  for (const auto& spec : arch::BuildParamTable(*arch::ReadHfConfig(JoinPath(model, "config.json")))) elements += spec.NumElements();
+  for (const auto& spec : arch::BuildParamTable(*arch::ReadHfConfig(JoinPath(model, "config.json"))))
+    elements += spec.NumElements();
   for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
     const std::string name(DTypeName(dtype));
     ASSERT_OK_AND_ASSIGN(const ExportResult result,
@@ -189,8 +199,8 @@ TEST_F(HfExportTest, AModelFromAPresetNeedsNoDirectory) {
     tensors[parameter.name].assign(static_cast<size_t>(parameter.NumElements()), 0.1f);
   }
   const v1::TrainingSpec spec = SpecOf("preset: tiny_llama");
-  ASSERT_OK_AND_ASSIGN(const std::string checkpoint, WriteTestCheckpoint(files_, temp_.Path("checkpoints"), arch, tensors,
-                                                                         {5, 1, spec::SpecToJson(spec), ""}));
+  ASSERT_OK_AND_ASSIGN(const std::string checkpoint, WriteTestCheckpoint(files_, temp_.Path("checkpoints"), arch,
+                                                                         tensors, {5, 1, spec::SpecToJson(spec), ""}));
   ASSERT_OK_AND_ASSIGN(const ExportResult result, ExportCheckpoint(files_, checkpoint, {.out_dir = out_}));
   EXPECT_THAT(result.notes, ElementsAre(HasSubstr("no tokenizer")));
   ASSERT_OK_AND_ASSIGN(const arch::ModelArch exported, arch::ReadHfConfig(JoinPath(out_, "config.json")));
@@ -246,7 +256,8 @@ TEST_F(HfExportTest, TheLatestOfTheLineageReplacesAnEarlierExport) {
   spec.mutable_checkpoint()->set_export_dtype("bfloat16");
   v1::LineageEntry entry;
   entry.set_epoch(1);
-  EXPECT_THAT(ExportLatest(files_, temp_.Path("nothing"), {entry}, spec, out_), StatusIs(absl::StatusCode::kNotFound, HasSubstr("nothing")));
+  EXPECT_THAT(ExportLatest(files_, temp_.Path("nothing"), {entry}, spec, out_),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("nothing")));
   ASSERT_OK(files_.MakeDirectories(out_));
   ASSERT_OK(files_.WriteFileAtomically(JoinPath(out_, "stale"), "of an earlier attempt"));
   ASSERT_OK(ExportLatest(files_, temp_.Path("checkpoints"), {entry}, spec, out_));

@@ -15,10 +15,12 @@ absl::StatusOr<const format::HfTensor*> SourceOf(const format::HfWeights& weight
                                                  const std::string& directory) {
   const std::string& name = spec.tied_to.has_value() ? *spec.tied_to : spec.name;
   const format::HfTensor* tensor = weights.Find(name);
-  if (tensor == nullptr) return absl::NotFoundError(StrCat(directory, ": there is no tensor ", name, ", which the model needs"));
+  if (tensor == nullptr)
+    return absl::NotFoundError(StrCat(directory, ": there is no tensor ", name, ", which the model needs"));
   if (tensor->stored.shape != spec.shape) {
-    return absl::InvalidArgumentError(StrCat(directory, ": ", name, " has shape [", absl::StrJoin(tensor->stored.shape, ", "),
-                                             "], the model's configuration makes it [", absl::StrJoin(spec.shape, ", "), "]"));
+    return absl::InvalidArgumentError(
+        StrCat(directory, ": ", name, " has shape [", absl::StrJoin(tensor->stored.shape, ", "),
+               "], the model's configuration makes it [", absl::StrJoin(spec.shape, ", "), "]"));
   }
   return tensor;
 }
@@ -33,7 +35,9 @@ absl::Status LoadHfWeights(FileSystem& files, const std::string& directory, para
     StoredPiece stored;
     stored.piece = format::WholeTensor(spec.shape);
     stored.dtype = tensor->stored.dtype;
-    stored.read = [&weights, tensor](int64_t offset, absl::Span<std::byte> out) { return weights.Read(*tensor, offset, out); };
+    stored.read = [&weights, tensor](int64_t offset, absl::Span<std::byte> out) {
+      return weights.Read(*tensor, offset, out);
+    };
     const format::Piece target{{range.share->box.start, range.share->box.extent}, range.begin, range.end};
     at::Tensor slice = store.buckets()[range.share->bucket].master.narrow(0, range.offset, range.end - range.begin);
     SLIPWAY_RETURN_IF_ERROR(FillTensor(spec.name, spec.shape, {stored}, target, slice));

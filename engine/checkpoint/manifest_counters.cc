@@ -32,7 +32,8 @@ absl::StatusOr<RunState> StateFromManifest(const format::Manifest& manifest) {
   state.consumed_tokens = manifest.consumed_tokens;
   for (const auto& [name, member] : kCounters) {
     const auto found = manifest.counters.find(name);
-    if (found == manifest.counters.end()) return absl::DataLossError(std::string("the manifest has no counter ") + name);
+    if (found == manifest.counters.end())
+      return absl::DataLossError(std::string("the manifest has no counter ") + name);
     state.*member = found->second;
   }
   if (const auto threads = manifest.counters.find(kThreads); threads != manifest.counters.end()) {

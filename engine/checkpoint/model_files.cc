@@ -15,16 +15,25 @@ constexpr char kGenerationConfig[] = "generation_config.json";
 constexpr char kChatTemplate[] = "chat_template.jinja";
 constexpr char kMoreTemplates[] = "additional_chat_templates";
 // Everything that some tokenizer class of transformers reads.
-constexpr std::array<std::string_view, 10> kTokenizerFiles = {
-    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",  "vocab.json",
-    "merges.txt",     "vocab.txt",             "tokenizer.model",         "chat_template.json", kChatTemplate};
+constexpr std::array<std::string_view, 10> kTokenizerFiles = {"tokenizer.json",
+                                                              "tokenizer_config.json",
+                                                              "special_tokens_map.json",
+                                                              "added_tokens.json",
+                                                              "vocab.json",
+                                                              "merges.txt",
+                                                              "vocab.txt",
+                                                              "tokenizer.model",
+                                                              "chat_template.json",
+                                                              kChatTemplate};
 
 class Copier {
  public:
   Copier(FileSystem& files, std::string out_dir) : files_(files), out_dir_(std::move(out_dir)) {}
 
   // Copies from/name to name, if it is there.
-  absl::Status Copy(const std::string& directory, const std::string& name) { return CopyAs(JoinPath(directory, name), name); }
+  absl::Status Copy(const std::string& directory, const std::string& name) {
+    return CopyAs(JoinPath(directory, name), name);
+  }
   absl::Status CopyAs(const std::string& from, const std::string& name) {
     const absl::StatusOr<std::string> contents = files_.ReadFile(from, kMaxFileBytes);
     if (absl::IsNotFound(contents.status())) return absl::OkStatus();

@@ -1,5 +1,5 @@
-// What a Hugging Face model directory holds beside config.json and weights: generation settings, tokenizer, chat template.
-// Thread-safe: no state.
+// What a Hugging Face model directory holds beside config.json and weights: generation settings, tokenizer, chat
+// template. Thread-safe: no state.
 #ifndef SLIPWAY_ENGINE_CHECKPOINT_MODEL_FILES_H_
 #define SLIPWAY_ENGINE_CHECKPOINT_MODEL_FILES_H_
 

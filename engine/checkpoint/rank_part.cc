@@ -56,15 +56,17 @@ absl::Status AppendTensor(format::SafetensorsWriter& writer, const at::Tensor& t
 
 std::string PartName(int rank) { return absl::StrFormat("rank-%05d.part.json", rank); }
 
-absl::StatusOr<RankPart> WriteRankFile(FileSystem& files, const std::string& directory, int rank, parallel::FlatStore& store) {
+absl::StatusOr<RankPart> WriteRankFile(FileSystem& files, const std::string& directory, int rank,
+                                       parallel::FlatStore& store) {
   RankPart part;
   const std::map<std::string, at::Tensor> slices = SlicesOf(store);
   if (slices.empty()) return part;
   part.file = absl::StrFormat("rank-%05d.safetensors", rank);
   std::vector<format::TensorInfo> infos;
   for (const auto& [name, slice] : slices) infos.push_back({name, DType::kFloat32, {slice.numel()}});
-  SLIPWAY_ASSIGN_OR_RETURN(format::SafetensorsWriter writer,
-                           format::SafetensorsWriter::Create(files, JoinPath(directory, part.file), std::move(infos), {}));
+  SLIPWAY_ASSIGN_OR_RETURN(
+      format::SafetensorsWriter writer,
+      format::SafetensorsWriter::Create(files, JoinPath(directory, part.file), std::move(infos), {}));
   std::map<std::string, int64_t> offsets;
   for (const format::StoredTensor& stored : writer.layout()) {
     offsets[stored.name] = stored.offset;
@@ -82,7 +84,8 @@ absl::StatusOr<RankPart> WriteRankFile(FileSystem& files, const std::string& dir
       tensor.kind = stored.kind;
       tensor.dtype = DType::kFloat32;
       tensor.shape = range.share->spec->shape;
-      tensor.shards.push_back({part.file, offset->second + range.offset * DTypeSize(DType::kFloat32),
+      tensor.shards.push_back({part.file,
+                               offset->second + range.offset * DTypeSize(DType::kFloat32),
                                {{range.share->box.start, range.share->box.extent}, range.begin, range.end}});
       part.tensors.push_back(std::move(tensor));
     }
@@ -94,11 +97,17 @@ absl::Status WritePart(FileSystem& files, const std::string& directory, int rank
   json tensors = json::array();
   for (const format::ManifestTensor& t : part.tensors) {
     const format::ManifestShard& s = t.shards.front();
-    tensors.push_back({{"name", t.name}, {"kind", std::string(format::StateKindName(t.kind))}, {"shape", t.shape},
-                       {"offset", s.byte_offset}, {"start", s.piece.box.start}, {"extent", s.piece.box.extent},
-                       {"begin", s.piece.begin}, {"end", s.piece.end}});
+    tensors.push_back({{"name", t.name},
+                       {"kind", std::string(format::StateKindName(t.kind))},
+                       {"shape", t.shape},
+                       {"offset", s.byte_offset},
+                       {"start", s.piece.box.start},
+                       {"extent", s.piece.box.extent},
+                       {"begin", s.piece.begin},
+                       {"end", s.piece.end}});
   }
-  const json text = {{"file", part.file}, {"size", part.contents.size}, {"checksum", part.contents.checksum}, {"tensors", tensors}};
+  const json text = {
+      {"file", part.file}, {"size", part.contents.size}, {"checksum", part.contents.checksum}, {"tensors", tensors}};
   return files.WriteFileAtomically(JoinPath(directory, PartName(rank)), text.dump());
 }
 
@@ -116,9 +125,11 @@ absl::StatusOr<RankPart> ReadPart(FileSystem& files, const std::string& director
     tensor.kind = format::StateKindFromName(t.value("kind", "")).value_or(StateKind::kMaster);
     tensor.dtype = DType::kFloat32;
     tensor.shape = t.value("shape", std::vector<int64_t>());
-    tensor.shards.push_back({part.file, t.value("offset", int64_t{0}),
+    tensor.shards.push_back({part.file,
+                             t.value("offset", int64_t{0}),
                              {{t.value("start", std::vector<int64_t>()), t.value("extent", std::vector<int64_t>())},
-                              t.value("begin", int64_t{0}), t.value("end", int64_t{0})}});
+                              t.value("begin", int64_t{0}),
+                              t.value("end", int64_t{0})}});
     part.tensors.push_back(std::move(tensor));
   }
   return part;

@@ -1,5 +1,5 @@
-// What one rank adds to a checkpoint: its file, and which elements of which tensors lie where in it. Written beside the file
-// while a save is under way; rank 0 makes the manifest out of all parts and removes them.
+// What one rank adds to a checkpoint: its file, and which elements of which tensors lie where in it. Written beside the
+// file while a save is under way; rank 0 makes the manifest out of all parts and removes them.
 #ifndef SLIPWAY_ENGINE_CHECKPOINT_RANK_PART_H_
 #define SLIPWAY_ENGINE_CHECKPOINT_RANK_PART_H_
 
@@ -21,7 +21,8 @@ struct RankPart {
 };
 
 // Writes this rank's slices into `directory`, synced.
-absl::StatusOr<RankPart> WriteRankFile(FileSystem& files, const std::string& directory, int rank, parallel::FlatStore& store);
+absl::StatusOr<RankPart> WriteRankFile(FileSystem& files, const std::string& directory, int rank,
+                                       parallel::FlatStore& store);
 
 absl::Status WritePart(FileSystem& files, const std::string& directory, int rank, const RankPart& part);
 absl::StatusOr<RankPart> ReadPart(FileSystem& files, const std::string& directory, int rank);

@@ -1,5 +1,5 @@
-// What a run is beside its tensors: counts that go on over attempts and are part of every checkpoint. (There is no state of
-// random numbers: they are counter-based.)
+// What a run is beside its tensors: counts that go on over attempts and are part of every checkpoint. (There is no
+// state of random numbers: they are counter-based.)
 #ifndef SLIPWAY_ENGINE_CHECKPOINT_RUN_STATE_H_
 #define SLIPWAY_ENGINE_CHECKPOINT_RUN_STATE_H_
 

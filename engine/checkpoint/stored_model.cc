@@ -51,7 +51,8 @@ absl::StatusOr<const format::ManifestTensor*> TensorOf(const format::Manifest& m
     if (tensor == nullptr) return absl::NotFoundError(StrCat(directory, ": the checkpoint has no weights of ", name));
   }
   if (tensor == nullptr) {
-    return absl::NotFoundError(StrCat(directory, ": the checkpoint has no ", format::StateKindName(kind), " of ", name));
+    return absl::NotFoundError(
+        StrCat(directory, ": the checkpoint has no ", format::StateKindName(kind), " of ", name));
   }
   if (!tensor->alias_of.empty()) tensor = manifest.Find(tensor->alias_of, kind);
   if (tensor->shape == parameter.shape) return tensor;

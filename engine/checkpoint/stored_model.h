@@ -28,9 +28,9 @@ struct StoredModel {
 // Reads and checks manifest, spec and config.json. Errors name the file.
 absl::StatusOr<StoredModel> OpenStoredModel(FileSystem& files, const std::string& directory);
 
-// The entry that holds the elements of one kind of a parameter's state, aliases and ties followed; for kWeight the stored
-// weight, else the master that implies it. NotFound or InvalidArgument naming directory and parameter when it is missing or
-// has another shape. The result lives as long as `manifest`.
+// The entry that holds the elements of one kind of a parameter's state, aliases and ties followed; for kWeight the
+// stored weight, else the master that implies it. NotFound or InvalidArgument naming directory and parameter when it is
+// missing or has another shape. The result lives as long as `manifest`.
 absl::StatusOr<const format::ManifestTensor*> TensorOf(const format::Manifest& manifest, const std::string& directory,
                                                        const arch::ParamSpec& parameter, format::StateKind kind);
 // Of a parameter's weights.

@@ -13,10 +13,14 @@ constexpr int64_t kMaxHostElements = int64_t{16} << 20;
 
 at::ScalarType ScalarTypeOf(DType dtype) {
   switch (dtype) {
-    case DType::kBFloat16: return at::kBFloat16;
-    case DType::kFloat16: return at::kHalf;
-    case DType::kFloat64: return at::kDouble;
-    default: return at::kFloat;
+    case DType::kBFloat16:
+      return at::kBFloat16;
+    case DType::kFloat16:
+      return at::kHalf;
+    case DType::kFloat64:
+      return at::kDouble;
+    default:
+      return at::kFloat;
   }
 }
 
@@ -25,20 +29,22 @@ absl::Status CopyIn(const StoredPiece& stored, const format::CopyRange& copy, co
   at::Tensor part = host.narrow(0, copy.target_element, copy.count);
   const bool direct = stored.dtype == DType::kFloat32;
   at::Tensor bytes = direct ? part : at::empty({copy.count}, ScalarTypeOf(stored.dtype));
-  SLIPWAY_RETURN_IF_ERROR(stored.read(copy.source_element * size,
-                                      absl::MakeSpan(static_cast<std::byte*>(bytes.mutable_data_ptr()), copy.count * size)));
+  SLIPWAY_RETURN_IF_ERROR(
+      stored.read(copy.source_element * size,
+                  absl::MakeSpan(static_cast<std::byte*>(bytes.mutable_data_ptr()), copy.count * size)));
   if (!direct) part.copy_(bytes);
   return absl::OkStatus();
 }
 
 }  // namespace
 
-absl::Status FillTensor(const std::string& name, absl::Span<const int64_t> shape, const std::vector<StoredPiece>& stored,
-                        const format::Piece& target, at::Tensor out) {
+absl::Status FillTensor(const std::string& name, absl::Span<const int64_t> shape,
+                        const std::vector<StoredPiece>& stored, const format::Piece& target, at::Tensor out) {
   std::vector<format::Piece> pieces;
   for (const StoredPiece& s : stored) {
     if (!IsFloatingPoint(s.dtype)) {
-      return absl::InvalidArgumentError(name + ": stored as " + std::string(DTypeName(s.dtype)) + ", not as floating-point numbers");
+      return absl::InvalidArgumentError(name + ": stored as " + std::string(DTypeName(s.dtype)) +
+                                        ", not as floating-point numbers");
     }
     pieces.push_back(s.piece);
   }

@@ -35,9 +35,10 @@ inline absl::StatusOr<FloatTensors> ReadFloatTensors(FileSystem& files, const st
     std::vector<float>& floats = tensors[tensor.stored.name];
     floats.resize(bytes.size() / static_cast<size_t>(DTypeSize(tensor.stored.dtype)));
     CastReport casts;
-    SLIPWAY_RETURN_IF_ERROR(CastElements(
-        bytes, tensor.stored.dtype,
-        absl::MakeSpan(reinterpret_cast<std::byte*>(floats.data()), floats.size() * sizeof(float)), DType::kFloat32, &casts));
+    SLIPWAY_RETURN_IF_ERROR(
+        CastElements(bytes, tensor.stored.dtype,
+                     absl::MakeSpan(reinterpret_cast<std::byte*>(floats.data()), floats.size() * sizeof(float)),
+                     DType::kFloat32, &casts));
   }
   return tensors;
 }
@@ -49,7 +50,8 @@ inline std::vector<format::Box> AwkwardBoxes(const std::vector<int64_t>& shape) 
 }
 
 // The elements of a box in its row-major order.
-inline std::vector<float> ElementsOf(const std::vector<float>& whole, const std::vector<int64_t>& shape, const format::Box& box) {
+inline std::vector<float> ElementsOf(const std::vector<float>& whole, const std::vector<int64_t>& shape,
+                                     const format::Box& box) {
   if (shape.size() != 2) return whole;
   std::vector<float> elements;
   for (int64_t row = 0; row < box.extent[0]; ++row) {
@@ -67,8 +69,9 @@ struct TestCheckpoint {
 };
 
 // Writes the masters of every untied parameter under `root`; returns the step's directory.
-inline absl::StatusOr<std::string> WriteTestCheckpoint(FileSystem& files, const std::string& root, const arch::ModelArch& arch,
-                                                       const FloatTensors& tensors, const TestCheckpoint& checkpoint) {
+inline absl::StatusOr<std::string> WriteTestCheckpoint(FileSystem& files, const std::string& root,
+                                                       const arch::ModelArch& arch, const FloatTensors& tensors,
+                                                       const TestCheckpoint& checkpoint) {
   const format::CheckpointId id{checkpoint.step, checkpoint.epoch};
   SLIPWAY_ASSIGN_OR_RETURN(const std::string directory, format::BeginCheckpoint(files, root, id));
   format::Manifest manifest;
@@ -91,7 +94,8 @@ inline absl::StatusOr<std::string> WriteTestCheckpoint(FileSystem& files, const 
           if (begin == end) continue;
           std::string& text = contents[name];
           stored.shards.push_back({name, static_cast<int64_t>(text.size()), {box, begin, end}});
-          text.append(reinterpret_cast<const char*>(elements.data() + begin), static_cast<size_t>(end - begin) * sizeof(float));
+          text.append(reinterpret_cast<const char*>(elements.data() + begin),
+                      static_cast<size_t>(end - begin) * sizeof(float));
         }
       }
     }

@@ -46,7 +46,8 @@ absl::Status WeightStream::Give(const format::ManifestTensor& tensor, const form
     for (int64_t done = 0; done < copy.count;) {
       const int64_t count = std::min(copy.count - done, capacity - held);
       SLIPWAY_RETURN_IF_ERROR(sources[copy.source]->Read(
-          start + done * element, absl::MakeSpan(buffer.data() + held * element, static_cast<size_t>(count * element))));
+          start + done * element,
+          absl::MakeSpan(buffer.data() + held * element, static_cast<size_t>(count * element))));
       done += count;
       held += count;
       if (held == capacity) SLIPWAY_RETURN_IF_ERROR(flush());

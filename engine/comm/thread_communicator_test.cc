@@ -144,16 +144,15 @@ TEST(ThreadCommunicator, ARankThatThrowsWakesTheOthers) {
 }
 
 TEST(ThreadCommunicator, SaysWhoIsMissingAndWhatDiffers) {
-  EXPECT_THAT(
-      ErrorOf(
-          3,
-          [](int rank, GroupFactory& factory) {
-            CommPtr group = factory.MakeGroup("dp", Everybody(3));
-            at::Tensor value = at::ones({4});
-            if (rank != 1) group->AllReduce(value, ReduceOp::kSum)->Wait();
-          },
-          absl::Milliseconds(200)),
-      HasSubstr("of 3, world ranks 0 1 2): all_reduce #1 of 16 bytes: no word from world ranks 1"));
+  EXPECT_THAT(ErrorOf(
+                  3,
+                  [](int rank, GroupFactory& factory) {
+                    CommPtr group = factory.MakeGroup("dp", Everybody(3));
+                    at::Tensor value = at::ones({4});
+                    if (rank != 1) group->AllReduce(value, ReduceOp::kSum)->Wait();
+                  },
+                  absl::Milliseconds(200)),
+              HasSubstr("of 3, world ranks 0 1 2): all_reduce #1 of 16 bytes: no word from world ranks 1"));
   EXPECT_THAT(ErrorOf(
                   2,
                   [](int rank, GroupFactory& factory) {

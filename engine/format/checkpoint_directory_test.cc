@@ -4,8 +4,8 @@
 
 #include "common/fault_file_system.h"
 #include "common/status_macros.h"
-#include "tests/support/format_files.h"
 #include "engine/format/test_manifest.h"
+#include "tests/support/format_files.h"
 
 namespace slipway::engine::format {
 namespace {

@@ -3,8 +3,8 @@
 #include <nlohmann/json.hpp>
 
 #include "common/checksum.h"
-#include "tests/support/format_files.h"
 #include "engine/format/test_manifest.h"
+#include "tests/support/format_files.h"
 
 namespace slipway::engine::format {
 namespace {

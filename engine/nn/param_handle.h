@@ -3,14 +3,14 @@
 //  - sharded weights can be freed after each use and gathered again (ZeRO-3),
 //  - converted copies (fp8) can be cached.
 //
-// A handle stands for one *fuse group*: q|k|v, gate|up, or a single tensor. Its weight is this rank's share of the group,
-// the members' local rows one after another.
+// A handle stands for one *fuse group*: q|k|v, gate|up, or a single tensor. Its weight is this rank's share of the
+// group, the members' local rows one after another.
 //
 // Forward: Acquire() → use → Release(). In grad mode, RegisterUse() once for each use that will have a backward.
-// Backward, once per registered use: GradTarget g = BeginGrad(); write (or, with g.accumulate, add) the fp32 gradient into
-// g.main_grad; EndGrad(). When every registered use of the micro-batch that the store was told is the last one has ended,
-// the store is free to reduce the gradient.
-// Thread-safety: the rank's training thread, and the autograd thread of its device while that runs a backward for it.
+// Backward, once per registered use: GradTarget g = BeginGrad(); write (or, with g.accumulate, add) the fp32 gradient
+// into g.main_grad; EndGrad(). When every registered use of the micro-batch that the store was told is the last one has
+// ended, the store is free to reduce the gradient. Thread-safety: the rank's training thread, and the autograd thread
+// of its device while that runs a backward for it.
 #ifndef SLIPWAY_ENGINE_NN_PARAM_HANDLE_H_
 #define SLIPWAY_ENGINE_NN_PARAM_HANDLE_H_
 

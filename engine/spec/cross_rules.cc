@@ -4,9 +4,9 @@
 #include <string_view>
 #include <vector>
 
-#include "common/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "common/str_cat.h"
 #include "engine/arch/presets.h"
 #include "engine/spec/arch_from_spec.h"
 #include "engine/spec/spec_fields.h"
@@ -113,8 +113,8 @@ void CheckSampleOrder(const v1::TrainingSpec& spec, Faults* faults) {
   if (dataset.has_requested_samples() && needed > dataset.requested_samples()) {
     faults->AddNumber("training.train_iters", static_cast<double>(spec.training().train_iters()),
                       StrCat("times training.global_batch_size = ", spec.training().global_batch_size(),
-                                   " is more than the dataset.requested_samples = ", dataset.requested_samples(),
-                                   " that the order was built for"));
+                             " is more than the dataset.requested_samples = ", dataset.requested_samples(),
+                             " that the order was built for"));
   }
 }
 
@@ -168,8 +168,7 @@ void CheckAnnealing(const v1::SchedulerSpec& scheduler, Faults* faults) {
 
 void CheckSupported(const v1::ParallelismSpec& sizes, Faults* faults) {
   const auto check = [&](std::string path, int size, int max) {
-    if (size > max)
-      faults->AddNumber(std::move(path), size, StrCat("not supported by this version; must be ", max));
+    if (size > max) faults->AddNumber(std::move(path), size, StrCat("not supported by this version; must be ", max));
   };
   check("parallelism.context_parallel_size", sizes.context_parallel_size(), kMaxContextParallelSize);
 }
@@ -183,8 +182,8 @@ void CheckModel(const v1::TrainingSpec& spec, const ValidateOptions& options, Sp
   if (model.has_hf_path() && model.has_preset()) {
     faults.Add("model.preset", model.preset(), "give either it or model.hf_path");
   } else if (model.has_hf_path() && !explicit_fields.empty()) {
-    faults.Add(explicit_fields.front(), StrCat("the architecture comes from model.hf_path; leave out ",
-                                                     absl::StrJoin(explicit_fields, ", ")));
+    faults.Add(explicit_fields.front(),
+               StrCat("the architecture comes from model.hf_path; leave out ", absl::StrJoin(explicit_fields, ", ")));
   } else if (!model.has_hf_path() && !model.has_preset() && explicit_fields.empty()) {
     faults.Add("model", "give one of hf_path, preset, or explicit fields (architecture, num_layers, …)");
   } else if (model.has_preset()) {
@@ -247,7 +246,7 @@ void CheckSchedule(const v1::TrainingSpec& spec, SpecFaults* out) {
       (samples > kMaxTokens || samples * training.seq_length() > kMaxTokens)) {
     faults.AddNumber("training.train_iters", static_cast<double>(training.train_iters()),
                      StrCat("times training.global_batch_size = ", training.global_batch_size(),
-                                  " times training.seq_length = ", training.seq_length(), " is above 2^62 tokens"));
+                            " times training.seq_length = ", training.seq_length(), " is above 2^62 tokens"));
   }
 }
 
@@ -256,7 +255,7 @@ void CheckLayout(const v1::TrainingSpec& spec, const ValidateOptions& options, S
   const v1::ParallelismSpec& sizes = spec.parallelism();
   CheckSupported(sizes, &faults);
   const Wide world = static_cast<Wide>(sizes.data_parallel_size()) * sizes.tensor_model_parallel_size() *
-                         sizes.pipeline_model_parallel_size() * sizes.context_parallel_size();
+                     sizes.pipeline_model_parallel_size() * sizes.context_parallel_size();
   if (world > topology::kMaxWorld) {
     faults.Add("parallelism", StrCat("makes more than ", topology::kMaxWorld, " ranks"));
     return;

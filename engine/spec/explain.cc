@@ -6,11 +6,11 @@
 #include <vector>
 
 #include "absl/strings/ascii.h"
-#include "common/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "common/str_cat.h"
 #include "engine/spec/spec_fields.h"
 #include "engine/spec/spec_proto_source.h"
 
@@ -81,8 +81,7 @@ std::string AllowedText(const FieldDescriptor* field) {
   const v1::FieldMeta& meta = MetaOf(field);
   if (!meta.choices().empty()) return absl::StrJoin(meta.choices(), ", ");
   std::vector<std::string> parts;
-  if (meta.has_min())
-    parts.push_back(StrCat(meta.exclusive_min() ? "above " : "at least ", DoubleText(meta.min())));
+  if (meta.has_min()) parts.push_back(StrCat(meta.exclusive_min() ? "above " : "at least ", DoubleText(meta.min())));
   if (meta.has_max()) parts.push_back(StrCat("at most ", DoubleText(meta.max())));
   return absl::StrJoin(parts, ", ");
 }
@@ -127,8 +126,7 @@ std::string Wrapped(std::string_view text, size_t margin) {
 std::string ExplainField(const FieldPath& path) {
   const FieldDescriptor* field = path.field();
   const v1::FieldMeta& meta = MetaOf(field);
-  std::string text =
-      StrCat(path.path, " (", TypeText(field), meta.unit().empty() ? "" : ", in ", meta.unit(), ")\n");
+  std::string text = StrCat(path.path, " (", TypeText(field), meta.unit().empty() ? "" : ", in ", meta.unit(), ")\n");
   absl::StrAppend(&text, Wrapped(CommentOf(field), 2));
   absl::StrAppend(&text, "  default:   ", DefaultText(field), "\n");
   if (const std::string allowed = AllowedText(field); !allowed.empty())

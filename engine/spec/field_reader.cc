@@ -30,7 +30,7 @@ std::string ParseInteger(std::string_view text, Integer* out) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *out);
   if (error == std::errc::result_out_of_range && end == text.data() + text.size()) {
     return StrCat("expected a whole number of ", 8 * sizeof(Integer), " bits, at most ",
-                        std::numeric_limits<Integer>::max());
+                  std::numeric_limits<Integer>::max());
   }
   if (error != std::errc() || end != text.data() + text.size()) return "expected a whole number";
   return "";
@@ -162,8 +162,7 @@ void FieldReader::ReadScalar(const YamlNode& node, const std::string& path, cons
   const std::string_view expected = is_bool ? "true or false" : is_double ? "a number" : "a whole number";
   if (!CheckScalar(node, path, expected)) return;
   if (node.quoted) {
-    return Add(node, path,
-               StrCat("expected ", expected, ", got the text ", NodeText(node), "; leave out the quotes"));
+    return Add(node, path, StrCat("expected ", expected, ", got the text ", NodeText(node), "; leave out the quotes"));
   }
   std::string problem;
   if (is_bool) {

@@ -6,8 +6,8 @@
 #include "absl/algorithm/container.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
-#include "common/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/str_cat.h"
 #include "common/text.h"
 #include "engine/spec/spec_fields.h"
 #include "engine/spec/spec_rules.h"
@@ -63,14 +63,13 @@ void CheckText(const FieldPath& field, const std::string& value, const ValidateO
     return;
   }
   if (value.empty()) return add("must not be empty; null resets it");
-  if (value.size() > kMaxTextBytes)
-    return add(StrCat("is ", value.size(), " bytes long; at most ", kMaxTextBytes));
+  if (value.size() > kMaxTextBytes) return add(StrCat("is ", value.size(), " bytes long; at most ", kMaxTextBytes));
   if (HasControlCharacter(value) || !IsValidUtf8(value)) return add("must be UTF-8 text without control characters");
   if (!meta.choices().empty() && !absl::c_linear_search(meta.choices(), value)) {
     const std::vector<std::string> choices(meta.choices().begin(), meta.choices().end());
     const auto nearest = NearestKey(value, choices);
     return add(StrCat("must be one of ", absl::StrJoin(choices, ", "),
-                            nearest ? StrCat("; did you mean `", *nearest, "`?") : ""));
+                      nearest ? StrCat("; did you mean `", *nearest, "`?") : ""));
   }
   if (!meta.path_kind().empty()) CheckPath(field, value, options, faults);
 }
@@ -92,8 +91,7 @@ std::map<std::string, std::string> Sorted(const Map& map) {
 
 void CheckEnv(const v1::TrainingSpec& spec, SpecFaults* faults) {
   if (spec.env_size() > static_cast<int>(kMaxEntries)) {
-    faults->push_back(
-        {.path = "env", .message = StrCat("has ", spec.env_size(), " entries; at most ", kMaxEntries)});
+    faults->push_back({.path = "env", .message = StrCat("has ", spec.env_size(), " entries; at most ", kMaxEntries)});
   }
   for (const auto& [name, value] : Sorted(spec.env())) {
     const std::string path = StrCat("env.", IsEnvName(name) ? name : Shown(name));
@@ -124,7 +122,7 @@ void CheckLabels(const v1::TrainingSpec& spec, SpecFaults* faults) {
       faults->push_back({.path = path,
                          .value = Shown(value),
                          .message = StrCat("a label has at most ", kMaxLabelBytes,
-                                                 " bytes of UTF-8 text without control characters")});
+                                           " bytes of UTF-8 text without control characters")});
     }
   }
 }
@@ -138,7 +136,7 @@ std::string NameFault(std::string_view name) {
                   absl::c_all_of(name, [&](char c) { return is_edge(c) || absl::StrContains("-._", c); });
   if (ok) return "";
   return StrCat("must have 1 to ", kMaxNameBytes,
-                      " lower-case letters, digits, `-`, `.` or `_`, with a letter or digit at both ends");
+                " lower-case letters, digits, `-`, `.` or `_`, with a letter or digit at both ends");
 }
 
 void CheckFields(const v1::TrainingSpec& spec, const ValidateOptions& options, SpecFaults* faults) {

@@ -26,11 +26,11 @@ std::string DecayNote(const v1::TrainingSpec& before, const v1::TrainingSpec& af
   const int64_t new_iters = after.training().train_iters();
   if (named && new_decay != old_decay) {
     return StrCat(kDecayPath, " goes from ", old_decay, " to ", new_decay,
-                        ": the learning rate follows the new schedule from the resumed step on");
+                  ": the learning rate follows the new schedule from the resumed step on");
   }
   if (new_iters != old_iters && old_decay == old_iters) {
-    return StrCat(kDecayPath, " stays ", old_decay, " although training.train_iters goes from ", old_iters,
-                        " to ", new_iters, ": the schedule is not stretched; set ", kDecayPath, " to change it");
+    return StrCat(kDecayPath, " stays ", old_decay, " although training.train_iters goes from ", old_iters, " to ",
+                  new_iters, ": the schedule is not stretched; set ", kDecayPath, " to change it");
   }
   return "";
 }

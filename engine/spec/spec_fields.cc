@@ -4,9 +4,9 @@
 #include <cmath>
 #include <map>
 
-#include "common/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "common/str_cat.h"
 #include "common/text.h"
 #include "engine/spec/spec_writer.h"
 
@@ -152,11 +152,11 @@ std::string ValueText(const Message& spec, const FieldPath& field) {
   const std::map<std::string, std::string> entries = MapOf(holder, field.field());
   if (field.map_key) return entries.at(*field.map_key);
   return StrCat("{",
-                      absl::StrJoin(entries, ", ",
-                                    [](std::string* out, const auto& entry) {
-                                      absl::StrAppend(out, YamlString(entry.first), ": ", YamlString(entry.second));
-                                    }),
-                      "}");
+                absl::StrJoin(entries, ", ",
+                              [](std::string* out, const auto& entry) {
+                                absl::StrAppend(out, YamlString(entry.first), ": ", YamlString(entry.second));
+                              }),
+                "}");
 }
 
 bool HasValue(const Message& spec, const FieldPath& field) {

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "absl/strings/numbers.h"
-#include "common/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "common/str_cat.h"
 #include "engine/spec/field_reader.h"
 #include "engine/spec/yaml_tree.h"
 
@@ -25,7 +25,7 @@ bool CheckVersion(const YamlNode& root, std::string_view name, SpecFaults* fault
          .path = "spec_version",
          .value = value.value,
          .message = StrCat(version > kSpecVersion ? "newer than this program reads" : "there is no such version",
-                                 "; expected ", kSpecVersion)});
+                           "; expected ", kSpecVersion)});
     return false;
   }
   return true;

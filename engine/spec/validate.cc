@@ -22,9 +22,9 @@ void CheckUnknownFields(const Message& message, const std::string& path, SpecFau
   if (!unknown.empty()) {
     faults->push_back({.path = path.empty() ? "spec" : path,
                        .message = StrCat("has ", unknown.field_count(),
-                                               " field(s) that this version does not know, the first with "
-                                               "number ",
-                                               unknown.field(0).number(), "; is the client newer than the server?")});
+                                         " field(s) that this version does not know, the first with "
+                                         "number ",
+                                         unknown.field(0).number(), "; is the client newer than the server?")});
   }
   std::vector<const google::protobuf::FieldDescriptor*> set;
   reflection->ListFields(message, &set);

@@ -130,8 +130,8 @@ std::string BadByte(std::string_view text) {
 YamlTree ParseYaml(std::string_view text, std::string_view name) {
   YamlTree tree;
   if (text.size() > kMaxSpecBytes) {
-    tree.faults.push_back(WholeFault(
-        name, StrCat("is ", text.size(), " bytes; a job's configuration has at most ", kMaxSpecBytes)));
+    tree.faults.push_back(
+        WholeFault(name, StrCat("is ", text.size(), " bytes; a job's configuration has at most ", kMaxSpecBytes)));
     return tree;
   }
   if (!IsValidUtf8(text)) {
@@ -158,9 +158,8 @@ YamlTree ParseYaml(std::string_view text, std::string_view name) {
       return tree;
     }
   } catch (const YAML::Exception& error) {
-    const std::string location = error.mark.is_null()
-                                     ? std::string(name)
-                                     : StrCat(name, ":", error.mark.line + 1, ":", error.mark.column + 1);
+    const std::string location =
+        error.mark.is_null() ? std::string(name) : StrCat(name, ":", error.mark.line + 1, ":", error.mark.column + 1);
     tree.faults.push_back(WholeFault(location, StrCat("not readable as YAML: ", error.msg)));
     return tree;
   }

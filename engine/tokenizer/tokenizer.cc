@@ -74,7 +74,8 @@ absl::StatusOr<std::shared_ptr<const Tokenizer>> Tokenizer::Load(const std::stri
 
   SLIPWAY_RETURN_IF_ERROR(Annotate(tokenizer->ReadVocabulary(), path));
   SLIPWAY_RETURN_IF_ERROR(Annotate(tokenizer->FindSpecialTokens(), directory));
-  SLIPWAY_RETURN_IF_ERROR(Annotate(tokenizer->CompileTemplates(), chat_template_path.empty() ? directory : chat_template_path));
+  SLIPWAY_RETURN_IF_ERROR(
+      Annotate(tokenizer->CompileTemplates(), chat_template_path.empty() ? directory : chat_template_path));
   tokenizer->fingerprint_ = Fingerprint(json, tokenizer->settings_);
   return tokenizer;
 }

@@ -17,7 +17,8 @@ template <typename T>
 at::Tensor ToDevice(const std::vector<T>& values, at::ScalarType dtype, at::Device device) {
   // Pinned, so that the copy to a GPU runs beside the computation.
   const bool pin = device.is_cuda();
-  at::Tensor host = at::empty({static_cast<int64_t>(values.size())}, at::TensorOptions().dtype(dtype).pinned_memory(pin));
+  at::Tensor host =
+      at::empty({static_cast<int64_t>(values.size())}, at::TensorOptions().dtype(dtype).pinned_memory(pin));
   std::copy(values.begin(), values.end(), host.mutable_data_ptr<T>());
   return pin ? host.to(device, /*non_blocking=*/true) : host;
 }
@@ -55,8 +56,8 @@ model::MicroBatch MakeMicroBatch(const std::vector<corpus::Sample>& samples, con
   return batch;
 }
 
-DataFeed::DataFeed(std::shared_ptr<const corpus::SampleSource> source, const corpus::BatchSlicing& slicing, int64_t seq_length,
-                   at::Device device)
+DataFeed::DataFeed(std::shared_ptr<const corpus::SampleSource> source, const corpus::BatchSlicing& slicing,
+                   int64_t seq_length, at::Device device)
     : source_(std::move(source)), slicing_(slicing), seq_length_(seq_length), device_(device) {}
 
 DataFeed::~DataFeed() {
@@ -64,8 +65,7 @@ DataFeed::~DataFeed() {
 }
 
 absl::StatusOr<StepBatch> DataFeed::Take(int64_t consumed) {
-  absl::StatusOr<StepBatch> batch =
-      prepared_.valid() && prepared_for_ == consumed ? prepared_.get() : Make(consumed);
+  absl::StatusOr<StepBatch> batch = prepared_.valid() && prepared_for_ == consumed ? prepared_.get() : Make(consumed);
   if (prepared_.valid()) prepared_.wait();
   prepared_for_ = consumed + slicing_.global_batch_size;
   prepared_ = std::async(std::launch::async, [this, next = prepared_for_] { return Make(next); });

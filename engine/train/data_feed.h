@@ -17,17 +17,18 @@ namespace slipway::engine::train {
 
 struct StepBatch {
   std::vector<model::MicroBatch> micro_batches;  // this rank's
-  double total_weight = 0;  // Σ weights of the whole global batch, all ranks: known to each of them from the stream alone
-  int64_t tokens = 0;       // this rank's, without padding
+  double total_weight =
+      0;               // Σ weights of the whole global batch, all ranks: known to each of them from the stream alone
+  int64_t tokens = 0;  // this rank's, without padding
 };
 
-// `rows` samples as one flat micro-batch of `num_tokens` tokens on `device`; sample_indices identify the rows for random
-// numbers. Fewer samples than rows leave empty rows.
+// `rows` samples as one flat micro-batch of `num_tokens` tokens on `device`; sample_indices identify the rows for
+// random numbers. Fewer samples than rows leave empty rows.
 model::MicroBatch MakeMicroBatch(const std::vector<corpus::Sample>& samples, const std::vector<int64_t>& sample_indices,
                                  int64_t rows, int64_t num_tokens, at::Device device);
 
-// Tokens that a micro-batch is padded to. CUDA: always rows × seq_length, so that every step has the same shapes. CPU: the
-// next multiple of 32 above what the rows need.
+// Tokens that a micro-batch is padded to. CUDA: always rows × seq_length, so that every step has the same shapes. CPU:
+// the next multiple of 32 above what the rows need.
 int64_t PaddedTokens(const std::vector<corpus::Sample>& samples, int64_t rows, int64_t seq_length, at::Device device);
 
 // Thread-safety: one thread calls Take.
@@ -39,8 +40,8 @@ class DataFeed {
   DataFeed(const DataFeed&) = delete;
   DataFeed& operator=(const DataFeed&) = delete;
 
-  // The batch of the samples from `consumed` on. Asking for them in order finds each one prepared. DataLoss and the like
-  // from the source; FailedPrecondition when no token of the whole global batch carries a loss.
+  // The batch of the samples from `consumed` on. Asking for them in order finds each one prepared. DataLoss and the
+  // like from the source; FailedPrecondition when no token of the whole global batch carries a loss.
   absl::StatusOr<StepBatch> Take(int64_t consumed);
 
  private:

@@ -19,7 +19,8 @@ constexpr size_t kMaxNotes = 20;
 
 uint64_t Seed(const v1::TrainingSpec& spec) { return static_cast<uint64_t>(spec.training().seed()); }
 
-std::shared_ptr<const corpus::SampleSource> InOrder(std::shared_ptr<const corpus::SampleSet> set, const v1::TrainingSpec& spec) {
+std::shared_ptr<const corpus::SampleSource> InOrder(std::shared_ptr<const corpus::SampleSet> set,
+                                                    const v1::TrainingSpec& spec) {
   return corpus::InEpochOrder(std::move(set), Seed(spec), spec.dataset().shuffle());
 }
 
@@ -30,12 +31,13 @@ std::shared_ptr<const corpus::SampleSource> InFileOrder(std::shared_ptr<const co
 
 absl::Status CheckVocabulary(const corpus::SampleSource& source, const arch::ModelArch& arch, const std::string& path) {
   if (source.vocab_bound() <= arch.vocab_size) return absl::OkStatus();
-  return absl::InvalidArgumentError(StrCat(path, ": holds token id ", source.vocab_bound() - 1, ", the model's embedding has ",
-                                           arch.vocab_size, " rows"));
+  return absl::InvalidArgumentError(StrCat(path, ": holds token id ", source.vocab_bound() - 1,
+                                           ", the model's embedding has ", arch.vocab_size, " rows"));
 }
 
 void AddSpecialToken(const char* role, const std::optional<tokenizer::SpecialToken>& token, v1::DatasetReport* report) {
-  report->add_special_tokens(token.has_value() ? StrCat(role, " ", token->id, " ", token->text) : StrCat(role, " none"));
+  report->add_special_tokens(token.has_value() ? StrCat(role, " ", token->id, " ", token->text)
+                                               : StrCat(role, " none"));
 }
 
 v1::DatasetReport ReportOf(const corpus::ChatReport& chat, const tokenizer::Tokenizer& tokenizer) {
@@ -74,8 +76,8 @@ absl::StatusOr<Datasets> OpenChat(const v1::TrainingSpec& spec, FileSystem& file
   return opened;
 }
 
-absl::StatusOr<Datasets> OpenIndexed(const v1::TrainingSpec& spec, const arch::ModelArch& arch, const std::string& cache_dir,
-                                     FileSystem& files) {
+absl::StatusOr<Datasets> OpenIndexed(const v1::TrainingSpec& spec, const arch::ModelArch& arch,
+                                     const std::string& cache_dir, FileSystem& files) {
   const v1::DatasetSpec& dataset = spec.dataset();
   corpus::PretrainOptions options;
   options.prefix = dataset.path();
@@ -84,7 +86,8 @@ absl::StatusOr<Datasets> OpenIndexed(const v1::TrainingSpec& spec, const arch::M
   if (dataset.eod_mask_loss()) {
     SLIPWAY_ASSIGN_OR_RETURN(const auto tokenizer, tokenizer::Tokenizer::Load(spec.tokenizer().path()));
     if (!tokenizer->eos().has_value()) {
-      return absl::InvalidArgumentError(StrCat(spec.tokenizer().path(), ": the tokenizer has no end token, dataset.eod_mask_loss needs one"));
+      return absl::InvalidArgumentError(
+          StrCat(spec.tokenizer().path(), ": the tokenizer has no end token, dataset.eod_mask_loss needs one"));
     }
     options.eod_without_loss = tokenizer->eos()->id;
   }
@@ -135,8 +138,8 @@ absl::StatusOr<Datasets> OpenMock(const v1::TrainingSpec& spec, const arch::Mode
 
 }  // namespace
 
-absl::StatusOr<Datasets> OpenDatasets(const v1::TrainingSpec& resolved, const arch::ModelArch& arch, const std::string& cache_dir,
-                                      FileSystem& files) {
+absl::StatusOr<Datasets> OpenDatasets(const v1::TrainingSpec& resolved, const arch::ModelArch& arch,
+                                      const std::string& cache_dir, FileSystem& files) {
   const std::string& kind = resolved.dataset().kind();
   absl::StatusOr<Datasets> opened = kind == "chat"      ? OpenChat(resolved, files)
                                     : kind == "indexed" ? OpenIndexed(resolved, arch, cache_dir, files)
@@ -145,7 +148,8 @@ absl::StatusOr<Datasets> OpenDatasets(const v1::TrainingSpec& resolved, const ar
   for (const auto& [source, path] : {std::pair{opened->training, resolved.dataset().path()},
                                      std::pair{opened->validation, resolved.dataset().validation_path()}}) {
     if (source == nullptr) continue;
-    if (const absl::Status checked = CheckVocabulary(*source, arch, path); !checked.ok()) return WithCause(checked, "DATA");
+    if (const absl::Status checked = CheckVocabulary(*source, arch, path); !checked.ok())
+      return WithCause(checked, "DATA");
   }
   return opened;
 }

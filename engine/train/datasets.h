@@ -22,8 +22,8 @@ struct Datasets {
 
 // cache_dir: where index caches go when the spec names no place and the data's own is not writable.
 // Errors name file and line, or dataset, document and token id; token ids beyond the model's vocabulary are refused.
-absl::StatusOr<Datasets> OpenDatasets(const v1::TrainingSpec& resolved, const arch::ModelArch& arch, const std::string& cache_dir,
-                                      FileSystem& files);
+absl::StatusOr<Datasets> OpenDatasets(const v1::TrainingSpec& resolved, const arch::ModelArch& arch,
+                                      const std::string& cache_dir, FileSystem& files);
 
 }  // namespace slipway::engine::train
 

@@ -26,7 +26,8 @@ constexpr std::array<std::pair<std::string_view, double>, 11> kBf16Teraflops = {
     {"A10", 125},
 }};
 
-// nvmlDeviceGetName is not reachable from here; the runtime's properties are, through the library that torch has loaded.
+// nvmlDeviceGetName is not reachable from here; the runtime's properties are, through the library that torch has
+// loaded.
 std::string DeviceName(int index) {
   using Fn = int (*)(void*, int);
   void* symbol = ::dlsym(RTLD_DEFAULT, "cudaGetDeviceProperties");

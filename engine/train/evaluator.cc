@@ -14,8 +14,9 @@ namespace slipway::engine::train {
 namespace {
 
 // This rank's micro-batches of the global batch from `first` on; samples at `end` and after are not there.
-absl::StatusOr<std::vector<model::MicroBatch>> EvaluationBatches(const corpus::SampleSource& source, const EvaluatorOptions& options,
-                                                                 int64_t first, int64_t end, double& weight) {
+absl::StatusOr<std::vector<model::MicroBatch>> EvaluationBatches(const corpus::SampleSource& source,
+                                                                 const EvaluatorOptions& options, int64_t first,
+                                                                 int64_t end, double& weight) {
   std::vector<model::MicroBatch> batches;
   const corpus::BatchSlicing& slicing = options.slicing;
   for (int64_t m = 0; m < slicing.micro_batches(); ++m) {
@@ -47,7 +48,8 @@ absl::StatusOr<EvaluationResult> Evaluate(parallel::PipelineRunner& runner, cons
       topology::ForwardOnly(groups.pp->size(), 1, static_cast<int>(options.slicing.micro_batches())));
   double loss = 0, weight = 0;
   for (int64_t first = 0; first < end; first += batch) {
-    SLIPWAY_ASSIGN_OR_RETURN(const std::vector<model::MicroBatch> batches, EvaluationBatches(source, options, first, end, weight));
+    SLIPWAY_ASSIGN_OR_RETURN(const std::vector<model::MicroBatch> batches,
+                             EvaluationBatches(source, options, first, end, weight));
     parallel::StepInput input;
     input.micro_batch = [&](int m) { return batches[m]; };
     loss += runner.Evaluate(schedule, input).item<double>();

@@ -16,7 +16,8 @@ std::string FirstLine(std::string_view text) { return std::string(text.substr(0,
 bool Contains(std::string_view text, std::string_view part) { return text.find(part) != std::string_view::npos; }
 
 bool LooksLikeOutOfMemory(std::string_view text) {
-  return Contains(text, "out of memory") || Contains(text, "can't allocate memory") || Contains(text, "CUBLAS_STATUS_ALLOC_FAILED");
+  return Contains(text, "out of memory") || Contains(text, "can't allocate memory") ||
+         Contains(text, "CUBLAS_STATUS_ALLOC_FAILED");
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// The border between exceptions and Status: LibTorch, c10d, NCCL and Gloo throw; everything above the trainer speaks Status.
-// Only engine/train uses it.
+// The border between exceptions and Status: LibTorch, c10d, NCCL and Gloo throw; everything above the trainer speaks
+// Status. Only engine/train uses it.
 #ifndef SLIPWAY_ENGINE_TRAIN_GUARDED_CALL_H_
 #define SLIPWAY_ENGINE_TRAIN_GUARDED_CALL_H_
 

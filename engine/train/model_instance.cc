@@ -18,9 +18,11 @@ absl::StatusOr<ModelInstance> ModelInstance::Create(const arch::ModelArch& arch,
   return Guarded("building the model", [&]() -> absl::StatusOr<ModelInstance> {
     ModelInstance model;
     model.arch_ = arch;
-    SLIPWAY_ASSIGN_OR_RETURN(model.store_, parallel::FlatStore::Create(arch::BuildParamTable(arch), pieces, mesh, rank, groups, options));
-    parallel::ParallelLayerFactory factory([store = model.store_.get()](const std::string& group) { return store->Handle(group); },
-                                           groups, {.vocab_size = arch.vocab_size});
+    SLIPWAY_ASSIGN_OR_RETURN(
+        model.store_, parallel::FlatStore::Create(arch::BuildParamTable(arch), pieces, mesh, rank, groups, options));
+    parallel::ParallelLayerFactory factory(
+        [store = model.store_.get()](const std::string& group) { return store->Handle(group); }, groups,
+        {.vocab_size = arch.vocab_size});
     model.pieces_ = model::BuildDecoder(arch, pieces, factory, options.device);
     return model;
   });

@@ -19,9 +19,11 @@ class ModelInstance {
  public:
   // This rank's share of the model, all weights zero. `mesh` and `groups` need not outlive it.
   static absl::StatusOr<ModelInstance> Create(const arch::ModelArch& arch, const topology::Mesh& mesh, int rank,
-                                              const comm::ParallelGroups& groups, const parallel::FlatStoreOptions& options);
+                                              const comm::ParallelGroups& groups,
+                                              const parallel::FlatStoreOptions& options);
   // The whole model on one rank.
-  static absl::StatusOr<ModelInstance> CreateSingle(const arch::ModelArch& arch, at::ScalarType compute_dtype, at::Device device);
+  static absl::StatusOr<ModelInstance> CreateSingle(const arch::ModelArch& arch, at::ScalarType compute_dtype,
+                                                    at::Device device);
 
   const arch::ModelArch& arch() const { return arch_; }
   parallel::FlatStore& store() { return *store_; }

@@ -5,11 +5,15 @@
 namespace slipway::engine::train {
 
 topology::MeshSizes MeshSizesOf(const v1::ParallelismSpec& parallelism) {
-  return {.tp = parallelism.tensor_model_parallel_size(), .cp = parallelism.context_parallel_size(),
-          .dp = parallelism.data_parallel_size(), .pp = parallelism.pipeline_model_parallel_size()};
+  return {.tp = parallelism.tensor_model_parallel_size(),
+          .cp = parallelism.context_parallel_size(),
+          .dp = parallelism.data_parallel_size(),
+          .pp = parallelism.pipeline_model_parallel_size()};
 }
 
-at::ScalarType ComputeType(const v1::PrecisionSpec& precision) { return precision.name() == "fp32" ? at::kFloat : at::kBFloat16; }
+at::ScalarType ComputeType(const v1::PrecisionSpec& precision) {
+  return precision.name() == "fp32" ? at::kFloat : at::kBFloat16;
+}
 
 parallel::FlatStoreOptions StoreOptions(const v1::TrainingSpec& spec, at::Device device) {
   parallel::FlatStoreOptions options;
@@ -21,8 +25,11 @@ parallel::FlatStoreOptions StoreOptions(const v1::TrainingSpec& spec, at::Device
 }
 
 optim::AdamWOptions OptimizerOptions(const v1::OptimizerSpec& optimizer) {
-  return {.beta1 = optimizer.adam_beta1(), .beta2 = optimizer.adam_beta2(), .epsilon = optimizer.adam_eps(),
-          .weight_decay = optimizer.weight_decay(), .max_grad_norm = optimizer.clip_grad()};
+  return {.beta1 = optimizer.adam_beta1(),
+          .beta2 = optimizer.adam_beta2(),
+          .epsilon = optimizer.adam_eps(),
+          .weight_decay = optimizer.weight_decay(),
+          .max_grad_norm = optimizer.clip_grad()};
 }
 
 optim::LrScheduleOptions ScheduleOptions(const v1::TrainingSpec& spec) {
@@ -42,8 +49,10 @@ optim::LrScheduleOptions ScheduleOptions(const v1::TrainingSpec& spec) {
 }
 
 corpus::BatchSlicing Slicing(const v1::TrainingSpec& spec, int dp_rank) {
-  return {.global_batch_size = spec.training().global_batch_size(), .micro_batch_size = spec.training().micro_batch_size(),
-          .dp_rank = dp_rank, .dp_size = spec.parallelism().data_parallel_size()};
+  return {.global_batch_size = spec.training().global_batch_size(),
+          .micro_batch_size = spec.training().micro_batch_size(),
+          .dp_rank = dp_rank,
+          .dp_size = spec.parallelism().data_parallel_size()};
 }
 
 }  // namespace slipway::engine::train

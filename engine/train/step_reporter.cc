@@ -59,7 +59,8 @@ absl::Status StepReporter::Read(const LaunchedStep& step) {
   metrics.set_step_seconds(seconds);
   metrics.set_tokens_per_second(static_cast<double>(tokens) / seconds);
   metrics.set_model_flops_per_second(options_.flops_per_token * static_cast<double>(tokens) / seconds);
-  if (options_.peak_flops_per_second > 0) metrics.set_mfu(metrics.model_flops_per_second() / options_.peak_flops_per_second);
+  if (options_.peak_flops_per_second > 0)
+    metrics.set_mfu(metrics.model_flops_per_second() / options_.peak_flops_per_second);
   metrics.set_consumed_samples(step.consumed_samples);
   metrics.set_consumed_tokens(state_.consumed_tokens);
   metrics.set_skipped(skipped);
@@ -71,11 +72,12 @@ absl::Status StepReporter::Read(const LaunchedStep& step) {
   if (options_.reports && (step.step % options_.log_interval == 0 || skipped)) observer_.Metrics(metrics);
 
   if (state_.consecutive_skipped >= options_.max_consecutive_nonfinite) {
-    return WithCause(absl::AbortedError(StrCat("the loss or a gradient was not finite in ", state_.consecutive_skipped,
-                                               " steps in a row, up to step ", step.step, " (loss ", metrics.loss(), ", gradient norm ",
-                                               metrics.grad_norm(), "); the weights are those of step ",
-                                               step.step - state_.consecutive_skipped)),
-                     "NUMERIC");
+    return WithCause(
+        absl::AbortedError(StrCat("the loss or a gradient was not finite in ", state_.consecutive_skipped,
+                                  " steps in a row, up to step ", step.step, " (loss ", metrics.loss(),
+                                  ", gradient norm ", metrics.grad_norm(), "); the weights are those of step ",
+                                  step.step - state_.consecutive_skipped)),
+        "NUMERIC");
   }
   return absl::OkStatus();
 }

@@ -1,4 +1,5 @@
-// What a step measured, read from the device once the next step is under way, so that training never waits for a metric.
+// What a step measured, read from the device once the next step is under way, so that training never waits for a
+// metric.
 #ifndef SLIPWAY_ENGINE_TRAIN_STEP_REPORTER_H_
 #define SLIPWAY_ENGINE_TRAIN_STEP_REPORTER_H_
 
@@ -20,8 +21,8 @@ namespace slipway::engine::train {
 struct ReporterOptions {
   int64_t log_interval = 1;
   int64_t max_consecutive_nonfinite = 10;
-  double flops_per_token = 0;          // forward and backward, mean over a full sequence
-  double peak_flops_per_second = 0;    // of all ranks; 0: unknown
+  double flops_per_token = 0;        // forward and backward, mean over a full sequence
+  double peak_flops_per_second = 0;  // of all ranks; 0: unknown
   int64_t epoch = 1;
   bool reports = false;  // this rank speaks for the job
 };
@@ -45,10 +46,11 @@ class StepReporter {
       : options_(options), clock_(clock), observer_(observer), state_(state) {}
 
   // Σ over the data-parallel ranks and the pipeline of (this rank's loss sum, this rank's tokens).
-  static at::Tensor SumOverRanks(const at::Tensor& loss_sum, int64_t tokens, const comm::ParallelGroups& groups, at::Device device);
+  static at::Tensor SumOverRanks(const at::Tensor& loss_sum, int64_t tokens, const comm::ParallelGroups& groups,
+                                 at::Device device);
 
-  // Reads the step before this one (on CPU: this one at once). Aborted, alike on all ranks, after too many steps in a row
-  // that were not finite.
+  // Reads the step before this one (on CPU: this one at once). Aborted, alike on all ranks, after too many steps in a
+  // row that were not finite.
   absl::Status Launched(LaunchedStep step);
   // Reads what is still out; before a checkpoint and at the end.
   absl::Status Flush();

@@ -38,8 +38,13 @@ uint64_t HashPrefix(const std::string& hash) { return std::stoull(hash.substr(0,
 
 class TrainingRun {
  public:
-  TrainingRun(const v1::TrainingSpec& spec, const TrainEnvironment& environment, const TrainControl& control, TrainObserver& observer)
-      : spec_(spec), env_(environment), control_(control), observer_(observer), spec_hash_(spec::SpecHash(spec)),
+  TrainingRun(const v1::TrainingSpec& spec, const TrainEnvironment& environment, const TrainControl& control,
+              TrainObserver& observer)
+      : spec_(spec),
+        env_(environment),
+        control_(control),
+        observer_(observer),
+        spec_hash_(spec::SpecHash(spec)),
         lr_schedule_(ScheduleOptions(spec)) {}
 
   absl::StatusOr<TrainOutcome> Run() {
@@ -91,10 +96,12 @@ absl::Status TrainingRun::Load() {
     SLIPWAY_ASSIGN_OR_RETURN(config_json_, env_.files->ReadFile(JoinPath(spec_.model().hf_path(), "config.json")));
   }
   SLIPWAY_ASSIGN_OR_RETURN(datasets_, OpenDatasets(spec_, arch_, JoinPath(env_.output_dir, "cache"), *env_.files));
-  SLIPWAY_ASSIGN_OR_RETURN(model_, ModelInstance::Create(arch_, *env_.mesh, env_.rank, *env_.groups, StoreOptions(spec_, env_.device)));
+  SLIPWAY_ASSIGN_OR_RETURN(
+      model_, ModelInstance::Create(arch_, *env_.mesh, env_.rank, *env_.groups, StoreOptions(spec_, env_.device)));
   const int dp_rank = env_.mesh->CoordinatesOf(env_.rank).dp;
   const corpus::BatchSlicing slicing = Slicing(spec_, dp_rank);
-  SLIPWAY_ASSIGN_OR_RETURN(schedule_, topology::OneForwardOneBackward(env_.mesh->sizes().pp, static_cast<int>(slicing.micro_batches())));
+  SLIPWAY_ASSIGN_OR_RETURN(
+      schedule_, topology::OneForwardOneBackward(env_.mesh->sizes().pp, static_cast<int>(slicing.micro_batches())));
   optimizer_.emplace(model_->store(), *env_.groups, OptimizerOptions(spec_.optimizer()));
   SLIPWAY_ASSIGN_OR_RETURN(const StartPoint start, Guarded("loading weights", [&] { return LoadWeights(); }));
   parallel::PipelineOptions pipeline;
@@ -125,8 +132,10 @@ absl::StatusOr<StartPoint> TrainingRun::LoadWeights() {
     SLIPWAY_ASSIGN_OR_RETURN(state_, checkpoint::LoadCheckpoint(*env_.files, resume->path, store));
     optimizer_->SetUpdates(state_.optimizer_updates);
     if (state_.threads != at::get_num_threads() && env_.device.is_cpu()) {
-      spdlog::warn("the checkpoint was written with {} CPU threads a rank, this run has {}: the last bits of its losses will differ",
-                   state_.threads, at::get_num_threads());
+      spdlog::warn(
+          "the checkpoint was written with {} CPU threads a rank, this run has {}: the last bits of its losses will "
+          "differ",
+          state_.threads, at::get_num_threads());
     }
     start.step = state_.step;
     start.resumed = true;
@@ -141,7 +150,8 @@ absl::StatusOr<StartPoint> TrainingRun::LoadWeights() {
     committed_->set_state(v1::CHECKPOINT_STATE_COMMITTED);
     spdlog::info("resumed from {}", resume->path);
   } else if (spec_.model().has_pretrained_checkpoint()) {
-    SLIPWAY_RETURN_IF_ERROR(checkpoint::LoadCheckpointWeights(*env_.files, spec_.model().pretrained_checkpoint(), store));
+    SLIPWAY_RETURN_IF_ERROR(
+        checkpoint::LoadCheckpointWeights(*env_.files, spec_.model().pretrained_checkpoint(), store));
   } else if (spec_.model().has_hf_path() && !spec_.model().random_init()) {
     SLIPWAY_RETURN_IF_ERROR(checkpoint::LoadHfWeights(*env_.files, spec_.model().hf_path(), store));
   } else {
@@ -159,7 +169,8 @@ void TrainingRun::MakeReporter() {
   options.log_interval = spec_.logger().log_interval();
   options.max_consecutive_nonfinite = spec_.training().max_consecutive_nonfinite_steps();
   options.flops_per_token = arch::FlopsPerToken(arch_, seq_length, arch_.vocab_size);
-  options.peak_flops_per_second = DevicePeakFlops(env_.device, ComputeType(spec_.precision())) * static_cast<double>(env_.mesh->sizes().World());
+  options.peak_flops_per_second =
+      DevicePeakFlops(env_.device, ComputeType(spec_.precision())) * static_cast<double>(env_.mesh->sizes().World());
   options.epoch = env_.epoch;
   options.reports = IsReporter();
   reporter_.emplace(options, *env_.clock, observer_, state_);
@@ -177,7 +188,8 @@ void TrainingRun::PostControl(int64_t step) {
 absl::StatusOr<TrainOutcome> TrainingRun::Train() {
   const v1::ValidationSpec& validation = spec_.validation();
   PostControl(state_.step + 1);
-  if (state_.step == 0 && validation.eval_at_start() && validation.eval_interval() > 0) SLIPWAY_RETURN_IF_ERROR(EvaluateNow());
+  if (state_.step == 0 && validation.eval_at_start() && validation.eval_interval() > 0)
+    SLIPWAY_RETURN_IF_ERROR(EvaluateNow());
   while (state_.step < spec_.training().train_iters()) {
     SLIPWAY_ASSIGN_OR_RETURN(const comm::ControlDecision decision, env_.control->Take());
     PostControl(state_.step + 2);
@@ -190,11 +202,13 @@ absl::StatusOr<TrainOutcome> TrainingRun::Train() {
       if (!saved.ok()) return WithCause(Annotate(saved, "the checkpoint of a stop"), "STORAGE");
       return TrainOutcome::kStopped;
     }
-    if (decision.checkpoint_requests > served_requests_) SLIPWAY_RETURN_IF_ERROR(SaveBetweenSteps(decision.checkpoint_requests));
+    if (decision.checkpoint_requests > served_requests_)
+      SLIPWAY_RETURN_IF_ERROR(SaveBetweenSteps(decision.checkpoint_requests));
     observer_.Phase("step");
     SLIPWAY_RETURN_IF_ERROR(RunStep());
     const bool last = state_.step == spec_.training().train_iters();
-    if (validation.eval_interval() > 0 && (Due(validation.eval_interval()) || last)) SLIPWAY_RETURN_IF_ERROR(EvaluateNow());
+    if (validation.eval_interval() > 0 && (Due(validation.eval_interval()) || last))
+      SLIPWAY_RETURN_IF_ERROR(EvaluateNow());
     if (!last && Due(spec_.checkpoint().save_interval())) SLIPWAY_RETURN_IF_ERROR(SaveBetweenSteps(served_requests_));
   }
   return Finish();
@@ -233,7 +247,8 @@ absl::Status TrainingRun::EvaluateNow() {
   options.seq_length = spec_.training().seq_length();
   if (spec_.validation().has_eval_iters()) options.iterations = spec_.validation().eval_iters();
   options.device = env_.device;
-  SLIPWAY_ASSIGN_OR_RETURN(const EvaluationResult result, Evaluate(*runner_, *datasets_.validation, options, *env_.groups));
+  SLIPWAY_ASSIGN_OR_RETURN(const EvaluationResult result,
+                           Evaluate(*runner_, *datasets_.validation, options, *env_.groups));
   if (!IsReporter()) return absl::OkStatus();
   v1::EvalMetrics metrics;
   metrics.set_step(state_.step);
@@ -298,7 +313,8 @@ absl::StatusOr<TrainOutcome> TrainingRun::Finish() {
   if (!saved.ok()) return WithCause(Annotate(saved, "the final checkpoint"), "STORAGE");
   if (spec_.checkpoint().export_hf() && IsReporter()) {
     observer_.Phase("export");
-    SLIPWAY_RETURN_IF_ERROR(checkpoint::ExportLatest(*env_.files, env_.checkpoint_dir, lineage_, spec_, JoinPath(env_.output_dir, "hf")));
+    SLIPWAY_RETURN_IF_ERROR(
+        checkpoint::ExportLatest(*env_.files, env_.checkpoint_dir, lineage_, spec_, JoinPath(env_.output_dir, "hf")));
   }
   return TrainOutcome::kCompleted;
 }

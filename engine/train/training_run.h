@@ -31,11 +31,11 @@ struct StartPoint {
 class TrainObserver {
  public:
   virtual ~TrainObserver() = default;
-  virtual void Phase(std::string_view phase) = 0;         // "load", "step", "save", "eval", "export"
-  virtual void Ready(const StartPoint& start) = 0;        // loaded, before the first step
-  virtual void StepDone(int64_t step) = 0;                // on every rank
-  virtual void Metrics(const v1::StepMetrics& metrics) = 0;   // rank 0
-  virtual void Evaluated(const v1::EvalMetrics& metrics) = 0;  // rank 0
+  virtual void Phase(std::string_view phase) = 0;                // "load", "step", "save", "eval", "export"
+  virtual void Ready(const StartPoint& start) = 0;               // loaded, before the first step
+  virtual void StepDone(int64_t step) = 0;                       // on every rank
+  virtual void Metrics(const v1::StepMetrics& metrics) = 0;      // rank 0
+  virtual void Evaluated(const v1::EvalMetrics& metrics) = 0;    // rank 0
   virtual void Committed(const v1::Checkpoint& checkpoint) = 0;  // rank 0: durable now, or deleted (its state says)
 };
 
@@ -68,8 +68,8 @@ enum class TrainOutcome {
   kStopped,    // stopped as asked, checkpoint durable
 };
 
-// Runs until the end or a stop. Every rank of the attempt calls it; all return alike unless one fails. Errors carry a cause
-// class (guarded_call.h).
+// Runs until the end or a stop. Every rank of the attempt calls it; all return alike unless one fails. Errors carry a
+// cause class (guarded_call.h).
 absl::StatusOr<TrainOutcome> RunTraining(const v1::TrainingSpec& resolved, const TrainEnvironment& environment,
                                          const TrainControl& control, TrainObserver& observer);
 

@@ -1,5 +1,5 @@
-// Whole runs on threads as ranks: the loss does not depend on the layout, a resumed run is the run that was not stopped, and
-// a save that fails costs nothing but itself.
+// Whole runs on threads as ranks: the loss does not depend on the layout, a resumed run is the run that was not
+// stopped, and a save that fails costs nothing but itself.
 #include "engine/train/training_run.h"
 
 #include <gtest/gtest.h>
@@ -44,7 +44,8 @@ class Recorder final : public TrainObserver {
 // Asks rank 0 to stop once a step is done.
 class StopAfter final : public TrainControl {
  public:
-  StopAfter(const Recorder& recorder, int64_t step, int64_t requests = 0) : recorder_(recorder), step_(step), requests_(requests) {}
+  StopAfter(const Recorder& recorder, int64_t step, int64_t requests = 0)
+      : recorder_(recorder), step_(step), requests_(requests) {}
   bool stop_requested() const override { return step_ > 0 && recorder_.last_step >= step_; }
   int64_t checkpoint_requests() const override { return requests_; }
 
@@ -110,8 +111,10 @@ class TrainingRunTest : public ::testing::Test {
       EXPECT_OK(posix_.RemoveTree(JoinPath(temp_.path(), "checkpoints")));
     }
     const v1::ParallelismSpec& p = spec.parallelism();
-    const topology::Mesh mesh = topology::Mesh::Create({.tp = p.tensor_model_parallel_size(), .dp = p.data_parallel_size(),
-                                                        .pp = p.pipeline_model_parallel_size()}).value();
+    const topology::Mesh mesh = topology::Mesh::Create({.tp = p.tensor_model_parallel_size(),
+                                                        .dp = p.data_parallel_size(),
+                                                        .pp = p.pipeline_model_parallel_size()})
+                                    .value();
     RunResult result;
     comm::RunRanks(static_cast<int>(mesh.sizes().World()), [&](int rank, comm::GroupFactory& factory) {
       std::vector<int> everybody;
@@ -248,7 +251,8 @@ TEST_F(TrainingRunTest, RetentionKeepsTheLastOnesAndSaysWhichWent) {
     if (c.state() == v1::CHECKPOINT_STATE_DELETED) deleted.push_back(c.step());
   }
   EXPECT_EQ(deleted, (std::vector<int64_t>{2, 4, 6}));
-  ASSERT_OK_AND_ASSIGN(const format::CheckpointList list, format::ListCheckpoints(posix_, JoinPath(temp_.path(), "checkpoints")));
+  ASSERT_OK_AND_ASSIGN(const format::CheckpointList list,
+                       format::ListCheckpoints(posix_, JoinPath(temp_.path(), "checkpoints")));
   ASSERT_EQ(list.complete.size(), 2u);
   EXPECT_EQ(list.complete[0].id.step, 8);
 }
@@ -280,7 +284,8 @@ TEST_F(TrainingRunTest, NonFiniteStepsAreSkippedCountedAndEndTheRun) {
   spec.mutable_scheduler()->set_lr_decay_style("constant");
   spec.mutable_training()->set_max_consecutive_nonfinite_steps(3);
   const RunResult run = Run(spec);
-  EXPECT_THAT(run.outcome, testing::StatusIs(absl::StatusCode::kAborted, HasSubstr("was not finite in 3 steps in a row")));
+  EXPECT_THAT(run.outcome,
+              testing::StatusIs(absl::StatusCode::kAborted, HasSubstr("was not finite in 3 steps in a row")));
   const v1::StepMetrics& last = run.recorder.steps.rbegin()->second;
   EXPECT_TRUE(last.skipped());
   EXPECT_EQ(last.skipped_total(), 3);

@@ -153,7 +153,8 @@ void Transition::TakeCheckpoints(JobEntry& entry, const v1::ObservedAssignment& 
       if (checkpoint.request_number() <= it->request_number()) continue;
       // Asked for when it was durable already.
       it->set_request_number(checkpoint.request_number());
-      Emit(entry, "CheckpointCommitted", absl::StrCat("step ", checkpoint.step(), " answers request ", checkpoint.request_number()));
+      Emit(entry, "CheckpointCommitted",
+           absl::StrCat("step ", checkpoint.step(), " answers request ", checkpoint.request_number()));
       continue;
     }
     if (v1::Attempt* attempt = LiveAttempt(entry); attempt != nullptr && !attempt->has_ready_time()) {

@@ -1,5 +1,5 @@
-// What a GPU test needs before its first tensor: the CUDA plug-in, loaded from SLIPWAY_LIB_DIR. Including this file makes a
-// test binary do so; without a GPU or the plug-in it fails.
+// What a GPU test needs before its first tensor: the CUDA plug-in, loaded from SLIPWAY_LIB_DIR. Including this file
+// makes a test binary do so; without a GPU or the plug-in it fails.
 #ifndef SLIPWAY_TESTS_GPU_GPU_ENVIRONMENT_H_
 #define SLIPWAY_TESTS_GPU_GPU_ENVIRONMENT_H_
 

@@ -1,5 +1,6 @@
-// Every CUDA operation against the CPU reference on the same inputs. bf16 inputs are rounded first and the reference then
-// runs in fp32 on the rounded values, so only the kernel's own rounding is left: tolerances are a few units of bf16.
+// Every CUDA operation against the CPU reference on the same inputs. bf16 inputs are rounded first and the reference
+// then runs in fp32 on the rounded values, so only the kernel's own rounding is left: tolerances are a few units of
+// bf16.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
@@ -31,7 +32,9 @@ class OpsGpuTest : public ::testing::TestWithParam<at::ScalarType> {
   at::ScalarType dtype() const { return GetParam(); }
   double tolerance() const { return dtype() == at::kBFloat16 ? 6e-3 : 2e-5; }
   // A random fp32 tensor whose values the compute type can hold.
-  Tensor Random(at::IntArrayRef sizes, double scale = 1.0) const { return (at::randn(sizes) * scale).to(dtype()).to(at::kFloat); }
+  Tensor Random(at::IntArrayRef sizes, double scale = 1.0) const {
+    return (at::randn(sizes) * scale).to(dtype()).to(at::kFloat);
+  }
   Tensor Gpu(const Tensor& x) const { return x.to(at::kCUDA, dtype()).contiguous(); }
   static Tensor Raw(const Tensor& x) { return x.to(at::kCUDA).contiguous(); }
   void ExpectClose(const Tensor& got, const Tensor& want, double factor = 1.0) const {
@@ -43,7 +46,8 @@ class OpsGpuTest : public ::testing::TestWithParam<at::ScalarType> {
 
 TEST_P(OpsGpuTest, RmsNormForwardAndBackward) {
   for (const int64_t hidden : {64, 896, 2048, 8192}) {
-    const Tensor x = Random({37, hidden}), w = Random({hidden}), dy = Random({37, hidden}), residual = Random({37, hidden});
+    const Tensor x = Random({37, hidden}), w = Random({hidden}), dy = Random({37, hidden}),
+                 residual = Random({37, hidden});
     const auto [y, rstd] = RmsNorm(x, w, 1e-6);
     const auto [gy, grstd] = RmsNorm(Gpu(x), Gpu(w), 1e-6);
     ExpectClose(gy, y);
@@ -67,7 +71,8 @@ TEST_P(OpsGpuTest, RmsNormForwardAndBackward) {
 TEST_P(OpsGpuTest, RopeBothWays) {
   for (const int64_t dim : {64, 128}) {
     const Tensor qkv = Random({50, (6 + 2 * 2) * dim}), positions = at::arange(50) * 37 + 3;
-    const Tensor frequencies = at::pow(at::full({dim / 2}, 10000.0f), -at::arange(dim / 2).to(at::kFloat) * 2 / dim).contiguous();
+    const Tensor frequencies =
+        at::pow(at::full({dim / 2}, 10000.0f), -at::arange(dim / 2).to(at::kFloat) * 2 / dim).contiguous();
     for (const bool inverse : {false, true}) {
       Tensor a = qkv.clone(), b = Gpu(qkv);
       Rope(a, positions, frequencies, 6, 2, inverse);
@@ -88,8 +93,8 @@ TEST_P(OpsGpuTest, QkNormRopeForwardAndBackward) {
     ExpectClose(grstd, rstd);
     Tensor dq = at::full({dim}, 0.25), dk = at::full({dim}, 0.75), gdq = Raw(dq), gdk = Raw(dk);
     const Tensor dx = QkNormRopeBackward(dout, qkv, qw, kw, rstd, positions, frequencies, 4, 2, dq, true, dk, false);
-    const Tensor gdx = QkNormRopeBackward(Gpu(dout), Gpu(qkv), Gpu(qw), Gpu(kw), Raw(rstd), Raw(positions), Raw(frequencies), 4, 2,
-                                          gdq, true, gdk, false);
+    const Tensor gdx = QkNormRopeBackward(Gpu(dout), Gpu(qkv), Gpu(qw), Gpu(kw), Raw(rstd), Raw(positions),
+                                          Raw(frequencies), 4, 2, gdq, true, gdk, false);
     ExpectClose(gdx, dx, 2);
     ExpectClose(gdq, dq, 2);
     ExpectClose(gdk, dk, 2);
@@ -118,9 +123,10 @@ TEST_P(OpsGpuTest, AttentionOnUniformAndRaggedRows) {
       const auto [out, lse] = Attention(qkv, cu, c.starts, longest, c.uniform, heads, groups, scale);
       const auto [gout, glse] = Attention(Gpu(qkv), Raw(cu), c.starts, longest, c.uniform, heads, groups, scale);
       ExpectClose(gout, out, 2);
-      const Tensor dqkv = AttentionBackward(dout, qkv, out, lse, cu, c.starts, longest, c.uniform, heads, groups, scale);
-      const Tensor gdqkv =
-          AttentionBackward(Gpu(dout), Gpu(qkv), gout, glse, Raw(cu), c.starts, longest, c.uniform, heads, groups, scale);
+      const Tensor dqkv =
+          AttentionBackward(dout, qkv, out, lse, cu, c.starts, longest, c.uniform, heads, groups, scale);
+      const Tensor gdqkv = AttentionBackward(Gpu(dout), Gpu(qkv), gout, glse, Raw(cu), c.starts, longest, c.uniform,
+                                             heads, groups, scale);
       ExpectClose(gdqkv, dqkv, 2);
     }
   }

@@ -24,12 +24,13 @@ class OneLayer {
     engine::parallel::FlatStoreOptions options;
     options.compute_dtype = dtype;
     options.device = device;
-    auto store = engine::parallel::FlatStore::Create(engine::arch::BuildParamTable(arch), pieces, mesh_, 0, groups_, options);
+    auto store =
+        engine::parallel::FlatStore::Create(engine::arch::BuildParamTable(arch), pieces, mesh_, 0, groups_, options);
     if (!store.ok()) throw std::runtime_error(store.status().ToString());
     store_ = std::move(*store);
     store_->InitializeWeights(11);
-    engine::parallel::ParallelLayerFactory layers([this](const std::string& group) { return store_->Handle(group); }, groups_,
-                                                  {.vocab_size = arch.vocab_size});
+    engine::parallel::ParallelLayerFactory layers([this](const std::string& group) { return store_->Handle(group); },
+                                                  groups_, {.vocab_size = arch.vocab_size});
     pieces_ = engine::model::BuildDecoder(arch, pieces, layers, device);
     optimizer_ = std::make_unique<engine::optim::AdamW>(*store_, groups_, engine::optim::AdamWOptions{});
   }
@@ -39,7 +40,8 @@ class OneLayer {
     engine::model::MicroBatch batch;
     std::vector<int64_t> samples(rows);
     for (int64_t r = 0; r < rows; ++r) samples[r] = r;
-    batch.layout = engine::nn::MakeSequenceLayout(std::vector<int64_t>(rows, length), samples, rows * length, store_->options().device);
+    batch.layout = engine::nn::MakeSequenceLayout(std::vector<int64_t>(rows, length), samples, rows * length,
+                                                  store_->options().device);
     return batch;
   }
 

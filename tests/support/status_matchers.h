@@ -18,7 +18,9 @@ namespace slipway::testing {
 
 inline const absl::Status& ToStatus(const absl::Status& status) { return status; }
 template <typename T>
-const absl::Status& ToStatus(const absl::StatusOr<T>& value) { return value.status(); }
+const absl::Status& ToStatus(const absl::StatusOr<T>& value) {
+  return value.status();
+}
 
 MATCHER(IsOk, negation ? "is an error" : "is OK") {
   *result_listener << ToStatus(arg).ToString();
@@ -39,9 +41,9 @@ MATCHER_P2(StatusIs, code, message_matcher, "") {
 #define EXPECT_OK(expr) EXPECT_THAT(expr, ::slipway::testing::IsOk())
 #define ASSERT_OK_AND_ASSIGN(lhs, expr) \
   ASSERT_OK_AND_ASSIGN_IMPL_(SLIPWAY_TEST_CONCAT_(slipway_test_statusor_, __LINE__), lhs, expr)
-#define ASSERT_OK_AND_ASSIGN_IMPL_(var, lhs, expr)     \
-  auto var = (expr);                                   \
-  ASSERT_TRUE(var.ok()) << var.status();               \
+#define ASSERT_OK_AND_ASSIGN_IMPL_(var, lhs, expr) \
+  auto var = (expr);                               \
+  ASSERT_TRUE(var.ok()) << var.status();           \
   lhs = std::move(var).value()
 
 #endif  // SLIPWAY_TESTS_SUPPORT_STATUS_MATCHERS_H_

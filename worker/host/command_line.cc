@@ -13,7 +13,9 @@ void AddComputeFlags(CLI::App& app, ComputeOptions& options) {
   app.add_option("--compute-dtype", options.dtype, "Type to compute in [float32 on CPU, bfloat16 on CUDA]")
       ->check(CLI::IsMember({"float32", "bfloat16"}))
       ->type_name("TYPE");
-  app.add_option("--threads", options.threads, "CPU threads [all cores]")->check(CLI::NonNegativeNumber)->type_name("N");
+  app.add_option("--threads", options.threads, "CPU threads [all cores]")
+      ->check(CLI::NonNegativeNumber)
+      ->type_name("N");
 }
 
 int ExitCode(const absl::Status& status) {

@@ -14,7 +14,8 @@ namespace slipway::worker::host {
 void SetThreads(int threads);
 
 // "cpu" or "cuda:N" → the device, ready to use. For CUDA loads libslipway_cuda.so (beside the binary in ../lib, or
-// SLIPWAY_CUDA_PLUGIN) and makes NCCL known. FailedPrecondition when the plug-in cannot be loaded, with the loader's words.
+// SLIPWAY_CUDA_PLUGIN) and makes NCCL known. FailedPrecondition when the plug-in cannot be loaded, with the loader's
+// words.
 absl::StatusOr<at::Device> OpenDevice(const std::string& device);
 
 }  // namespace slipway::worker::host

@@ -29,7 +29,8 @@ struct LossSum {
 absl::Status AddLoss(const LoadedModel& model, const Sample& sample, LossSum& sum) {
   return train::Guarded("computing the loss", [&]() -> absl::Status {
     const at::NoGradGuard no_grad;
-    const auto batch = train::MakeMicroBatch({sample}, {0}, 1, static_cast<int64_t>(sample.tokens.size()), model.device);
+    const auto batch =
+        train::MakeMicroBatch({sample}, {0}, 1, static_cast<int64_t>(sample.tokens.size()), model.device);
     engine::nn::ForwardContext context;
     context.layout = &batch.layout;
     context.training = false;
@@ -75,7 +76,9 @@ void AddEvalFlags(CLI::App& app, EvalOptions& options) {
   what->add_option("--data", options.data, "A chat file; loss on assistant tokens")->type_name("FILE");
   what->add_option("--text", options.text, "A text; loss on every token but the first")->type_name("TEXT");
   what->require_option(1);
-  app.add_option("--seq-length", options.seq_length, "Longer samples of --data are cut")->check(CLI::PositiveNumber)->type_name("TOKENS");
+  app.add_option("--seq-length", options.seq_length, "Longer samples of --data are cut")
+      ->check(CLI::PositiveNumber)
+      ->type_name("TOKENS");
   app.add_option("-o,--output", options.output, "text or json")->check(CLI::IsMember({"text", "json"}));
 }
 

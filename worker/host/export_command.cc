@@ -28,7 +28,8 @@ absl::Status Export(const ExportOptions& options, std::ostream& out, std::ostrea
   request.verify_checksums = true;
   if (!options.dtype.empty()) {
     request.dtype = DTypeFromName(options.dtype);
-    if (!request.dtype.has_value()) return absl::InvalidArgumentError(StrCat("--dtype ", options.dtype, ": not a type"));
+    if (!request.dtype.has_value())
+      return absl::InvalidArgumentError(StrCat("--dtype ", options.dtype, ": not a type"));
   }
   SLIPWAY_ASSIGN_OR_RETURN(const engine::checkpoint::ExportResult result,
                            engine::checkpoint::ExportCheckpoint(files, options.checkpoint, request));

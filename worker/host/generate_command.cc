@@ -37,7 +37,8 @@ absl::StatusOr<std::vector<int64_t>> PromptIds(const GenerateOptions& options, c
     SLIPWAY_ASSIGN_OR_RETURN(ids, source.Encode(*options.prompt, tokenizer::AddSpecialTokens::kAsConfigured));
   }
   if (ids.empty() && source.bos().has_value()) ids.push_back(source.bos()->id);
-  if (ids.empty()) return absl::InvalidArgumentError("the prompt is empty, and the tokenizer has no token to begin with");
+  if (ids.empty())
+    return absl::InvalidArgumentError("the prompt is empty, and the tokenizer has no token to begin with");
   return ModelIds(ids, model.instance.arch());
 }
 
@@ -50,11 +51,13 @@ std::vector<int64_t> StopIds(const engine::arch::ModelArch& arch, const tokenize
 // Prints tokens as text. A failure ends the reply and is kept.
 class ReplyPrinter {
  public:
-  ReplyPrinter(TokenizerPtr source, std::ostream& out) : decoder_(std::move(source), /*skip_special_tokens=*/true), out_(out) {}
+  ReplyPrinter(TokenizerPtr source, std::ostream& out)
+      : decoder_(std::move(source), /*skip_special_tokens=*/true), out_(out) {}
 
   bool Print(int64_t id) {
     const absl::StatusOr<std::string> text = decoder_.Push(static_cast<int32_t>(id));
-    // Rows of the embedding beyond the tokenizer's ids are never trained, but can be drawn from a model of random weights.
+    // Rows of the embedding beyond the tokenizer's ids are never trained, but can be drawn from a model of random
+    // weights.
     status_ = Annotate(text.status(), StrCat("token id ", id));
     if (text.ok()) out_ << *text << std::flush;
     return text.ok();
@@ -78,7 +81,8 @@ void AddGenerateFlags(CLI::App& app, GenerateOptions& options) {
   AddComputeFlags(app, options.compute);
   CLI::Option_group* text = app.add_option_group("text", "What to answer");
   text->add_option("--prompt", options.prompt, "Go on from this text")->type_name("TEXT");
-  CLI::Option* chat = text->add_option("--chat", options.chat, "Answer this message, through the model's chat template");
+  CLI::Option* chat =
+      text->add_option("--chat", options.chat, "Answer this message, through the model's chat template");
   chat->type_name("TEXT");
   text->require_option(1);
   app.add_option("--system", options.system, "System message of --chat")->needs(chat)->type_name("TEXT");
@@ -116,7 +120,8 @@ absl::Status Generate(const GenerateOptions& options, std::ostream& out) {
   generation.seed = options.seed;
   generation.stop_ids = StopIds(arch, *source);
   generation.on_token = [&](int64_t id) {
-    const bool ends = std::find(generation.stop_ids.begin(), generation.stop_ids.end(), id) != generation.stop_ids.end();
+    const bool ends =
+        std::find(generation.stop_ids.begin(), generation.stop_ids.end(), id) != generation.stop_ids.end();
     return ends || printer.Print(id);
   };
   SLIPWAY_RETURN_IF_ERROR(engine::train::Guarded("generating", [&] {

@@ -21,13 +21,17 @@ namespace train = engine::train;
 absl::StatusOr<LoadedModel> LoadFromCheckpoint(FileSystem& files, const std::string& directory, at::ScalarType dtype,
                                                at::Device device) {
   SLIPWAY_ASSIGN_OR_RETURN(const checkpoint::StoredModel stored, checkpoint::OpenStoredModel(files, directory));
-  SLIPWAY_ASSIGN_OR_RETURN(train::ModelInstance instance, train::ModelInstance::CreateSingle(stored.arch, dtype, device));
+  SLIPWAY_ASSIGN_OR_RETURN(train::ModelInstance instance,
+                           train::ModelInstance::CreateSingle(stored.arch, dtype, device));
   SLIPWAY_RETURN_IF_ERROR(checkpoint::LoadCheckpointWeights(files, directory, instance.store()));
-  return LoadedModel{std::move(instance), device, stored.spec.tokenizer().path(), stored.spec.tokenizer().chat_template_path()};
+  return LoadedModel{std::move(instance), device, stored.spec.tokenizer().path(),
+                     stored.spec.tokenizer().chat_template_path()};
 }
 
-absl::StatusOr<LoadedModel> LoadFromHf(FileSystem& files, const std::string& directory, at::ScalarType dtype, at::Device device) {
-  SLIPWAY_ASSIGN_OR_RETURN(const engine::arch::ModelArch arch, engine::arch::ReadHfConfig(JoinPath(directory, "config.json")));
+absl::StatusOr<LoadedModel> LoadFromHf(FileSystem& files, const std::string& directory, at::ScalarType dtype,
+                                       at::Device device) {
+  SLIPWAY_ASSIGN_OR_RETURN(const engine::arch::ModelArch arch,
+                           engine::arch::ReadHfConfig(JoinPath(directory, "config.json")));
   SLIPWAY_ASSIGN_OR_RETURN(const engine::format::HfWeights weights, engine::format::HfWeights::Open(files, directory));
   SLIPWAY_ASSIGN_OR_RETURN(const engine::format::HfModelFindings findings, engine::format::CheckHfModel(weights, arch));
   if (!findings.faults.empty()) return absl::InvalidArgumentError(StrCat(directory, ": ", findings.faults.front()));
@@ -43,7 +47,8 @@ absl::StatusOr<LoadedModel> LoadModel(FileSystem& files, const ComputeOptions& o
   SLIPWAY_ASSIGN_OR_RETURN(const at::Device device, OpenDevice(options.device));
   const bool bfloat16 = options.dtype.empty() ? device.is_cuda() : options.dtype == "bfloat16";
   const at::ScalarType dtype = bfloat16 ? at::kBFloat16 : at::kFloat;
-  SLIPWAY_ASSIGN_OR_RETURN(const bool is_checkpoint, files.Exists(JoinPath(options.model, engine::format::kManifestFile)));
+  SLIPWAY_ASSIGN_OR_RETURN(const bool is_checkpoint,
+                           files.Exists(JoinPath(options.model, engine::format::kManifestFile)));
   return train::Guarded("loading the model", [&]() -> absl::StatusOr<LoadedModel> {
     return is_checkpoint ? LoadFromCheckpoint(files, options.model, dtype, device)
                          : LoadFromHf(files, options.model, dtype, device);
@@ -65,8 +70,8 @@ absl::StatusOr<std::vector<int64_t>> ModelIds(const std::vector<int32_t>& ids, c
     }
   }
   if (static_cast<int64_t>(ids.size()) > arch.max_position_embeddings) {
-    return absl::InvalidArgumentError(StrCat("the text has ", ids.size(), " tokens, the model has ",
-                                             arch.max_position_embeddings, " positions"));
+    return absl::InvalidArgumentError(
+        StrCat("the text has ", ids.size(), " tokens, the model has ", arch.max_position_embeddings, " positions"));
   }
   return std::vector<int64_t>(ids.begin(), ids.end());
 }

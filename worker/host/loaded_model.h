@@ -29,8 +29,8 @@ absl::StatusOr<LoadedModel> LoadModel(FileSystem& files, const ComputeOptions& o
 // FailedPrecondition when no tokenizer is known.
 absl::StatusOr<std::shared_ptr<const engine::tokenizer::Tokenizer>> LoadTokenizer(const LoadedModel& model);
 
-// Token ids as the model takes them. InvalidArgument, with both numbers, for an id that the embedding has no row for, and
-// for more tokens than the model has positions.
+// Token ids as the model takes them. InvalidArgument, with both numbers, for an id that the embedding has no row for,
+// and for more tokens than the model has positions.
 absl::StatusOr<std::vector<int64_t>> ModelIds(const std::vector<int32_t>& ids, const engine::arch::ModelArch& arch);
 
 }  // namespace slipway::worker::host

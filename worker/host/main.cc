@@ -1,4 +1,5 @@
-// slipway-worker: everything of Slipway that computes. The agent starts `run` and `preflight`; `slipway` starts the others.
+// slipway-worker: everything of Slipway that computes. The agent starts `run` and `preflight`; `slipway` starts the
+// others.
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 
@@ -6,9 +7,9 @@
 #include <iostream>
 #include <string>
 
-#include "worker/host/run_command.h"
-#include "worker/host/preflight_command.h"
 #include "worker/host/model_commands.h"
+#include "worker/host/preflight_command.h"
+#include "worker/host/run_command.h"
 
 namespace {
 

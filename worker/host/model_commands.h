@@ -16,10 +16,10 @@ namespace slipway::worker::host {
 
 // What the commands that compute have in common.
 struct ComputeOptions {
-  std::string model;            // a Hugging Face directory, or a step-… directory of a checkpoint
-  std::string device = "cpu";   // or cuda:N
-  std::string dtype;            // float32 or bfloat16; empty: float32 on CPU, bfloat16 on CUDA
-  int threads = 0;              // CPU threads; 0: all cores
+  std::string model;           // a Hugging Face directory, or a step-… directory of a checkpoint
+  std::string device = "cpu";  // or cuda:N
+  std::string dtype;           // float32 or bfloat16; empty: float32 on CPU, bfloat16 on CUDA
+  int threads = 0;             // CPU threads; 0: all cores
 };
 
 struct GenerateOptions {
@@ -51,7 +51,7 @@ struct EvalOptions {
   ComputeOptions compute;
   std::optional<std::string> data;  // a chat file; exactly one of data and text
   std::optional<std::string> text;
-  int64_t seq_length = 4096;  // longer samples of `data` are cut
+  int64_t seq_length = 4096;    // longer samples of `data` are cut
   std::string output = "text";  // or json
 };
 void AddEvalFlags(CLI::App& app, EvalOptions& options);

@@ -37,7 +37,8 @@ class ModelCommandsTest : public ::testing::Test {
   void SetUp() override {
     ASSERT_OK(files_.MakeDirectories(model_));
     for (const char* file : {"config.json", "model.safetensors"}) CopyFile(JoinPath(Golden("llama"), file));
-    for (const char* file : {"tokenizer.json", "tokenizer_config.json"}) CopyFile(JoinPath(Golden("toy_tokenizer"), file));
+    for (const char* file : {"tokenizer.json", "tokenizer_config.json"})
+      CopyFile(JoinPath(Golden("toy_tokenizer"), file));
   }
   void CopyFile(const std::string& from) {
     ASSERT_OK(files_.WriteFileAtomically(JoinPath(model_, BaseName(from)), *files_.ReadFile(from)));
@@ -52,12 +53,14 @@ class ModelCommandsTest : public ::testing::Test {
   std::string MakeCheckpoint() {
     const auto read = engine::spec::ReadSpec(
         StrCat("name: t\nmodel: {hf_path: ", model_, "}\ndataset: {kind: mock}\noptimizer: {lr: 1e-3}\n",
-               "training: {train_iters: 5, global_batch_size: 1, seq_length: 8}\n"), "job.yaml");
+               "training: {train_iters: 5, global_batch_size: 1, seq_length: 8}\n"),
+        "job.yaml");
     EXPECT_THAT(read.faults, IsEmpty());
     const auto checkpoint = engine::checkpoint::WriteTestCheckpoint(
         files_, temp_.Path("checkpoints"), *engine::arch::ReadHfConfig(JoinPath(model_, "config.json")),
         *engine::checkpoint::ReadFloatTensors(files_, model_),
-        {5, 1, engine::spec::SpecToJson(engine::spec::Resolve(read.spec)), *files_.ReadFile(JoinPath(model_, "config.json"))});
+        {5, 1, engine::spec::SpecToJson(engine::spec::Resolve(read.spec)),
+         *files_.ReadFile(JoinPath(model_, "config.json"))});
     EXPECT_OK(checkpoint.status());
     return checkpoint.value_or("");
   }
@@ -94,7 +97,8 @@ TEST_F(ModelCommandsTest, AReplyIsTheTextOfTheModelsTokens) {
   engine::model::GenerationOptions generation;
   generation.max_new_tokens = 12;
   generation.stop_ids = {257, 258};  // of config.json and of the tokenizer
-  const std::vector<int64_t> ids = engine::model::Generate(model.instance.pieces(), {'H', 'e', 'l', 'l', 'o'}, generation);
+  const std::vector<int64_t> ids =
+      engine::model::Generate(model.instance.pieces(), {'H', 'e', 'l', 'l', 'o'}, generation);
   std::vector<int32_t> shown(ids.begin(), ids.end());
   if (shown.back() == 257 || shown.back() == 258) shown.pop_back();
   ASSERT_OK_AND_ASSIGN(const std::string text, tokenizer->Decode(shown, /*skip_special_tokens=*/true));
@@ -115,7 +119,9 @@ TEST_F(ModelCommandsTest, AChatIsRenderedWithTheHeaderOfTheReply) {
   chat.prompt.reset();
   chat.chat = "Hi";
   chat.system = "Be kind.";
-  EXPECT_EQ(Reply(chat), Reply(Prompt("<|im_start|>system\nBe kind.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n")));
+  EXPECT_EQ(
+      Reply(chat),
+      Reply(Prompt("<|im_start|>system\nBe kind.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n")));
 }
 
 TEST_F(ModelCommandsTest, TheEndTokenEndsAReplyAndIsNotShown) {
@@ -136,7 +142,8 @@ TEST_F(ModelCommandsTest, ACheckpointSpeaksAsItsModelDoes) {
 
 TEST_F(ModelCommandsTest, PromptsThatCannotBeAnswered) {
   std::ostringstream out;
-  EXPECT_THAT(Generate(Prompt(""), out), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("the prompt is empty")));
+  EXPECT_THAT(Generate(Prompt(""), out),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("the prompt is empty")));
   EXPECT_THAT(Generate(Prompt(std::string(513, 'a')), out),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("513 tokens, the model has 512 positions")));
   EXPECT_THAT(Generate(Prompt(std::string(512, 'a')), out),
@@ -150,7 +157,8 @@ TEST_F(ModelCommandsTest, PromptsThatCannotBeAnswered) {
 TEST_F(ModelCommandsTest, AModelThatIsNotWholeIsRefused) {
   EditConfig("tie_word_embeddings", true);
   std::ostringstream out;
-  EXPECT_THAT(Generate(Prompt("a"), out), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("lm_head.weight differs")));
+  EXPECT_THAT(Generate(Prompt("a"), out),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("lm_head.weight differs")));
 }
 
 TEST_F(ModelCommandsTest, TheLossOfATextIsTheMeanOverItsTokens) {
@@ -175,7 +183,8 @@ TEST_F(ModelCommandsTest, TheLossOfATextIsTheMeanOverItsTokens) {
 }
 
 TEST_F(ModelCommandsTest, TheLossOfAChatFileCountsAssistantTokens) {
-  const std::string chat = R"({"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]})";
+  const std::string chat =
+      R"({"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]})";
   ASSERT_OK(files_.WriteFileAtomically(temp_.Path("one.jsonl"), chat + "\n"));
   ASSERT_OK(files_.WriteFileAtomically(temp_.Path("two.jsonl"), chat + "\n" + chat + "\n"));
   EvalOptions options;
@@ -216,7 +225,8 @@ TEST(ModelCommandFlagsTest, AskForOneTextAndKnownTypes) {
       return false;
     }
   };
-  EXPECT_TRUE(parses("generate --model m --chat hi --system s --temperature 0.7 --top-p 0.9 --seed 3 --max-new-tokens 5"));
+  EXPECT_TRUE(
+      parses("generate --model m --chat hi --system s --temperature 0.7 --top-p 0.9 --seed 3 --max-new-tokens 5"));
   EXPECT_FALSE(parses("generate --model m"));
   EXPECT_FALSE(parses("generate --model m --prompt a --chat b"));
   EXPECT_FALSE(parses("generate --model m --prompt a --system s"));

@@ -37,10 +37,12 @@ fs::path Canonical(const std::string& path) {
 }
 
 bool IsBelow(const fs::path& path, const fs::path& root) {
-  return !path.empty() && !root.empty() && std::mismatch(root.begin(), root.end(), path.begin(), path.end()).first == root.end();
+  return !path.empty() && !root.empty() &&
+         std::mismatch(root.begin(), root.end(), path.begin(), path.end()).first == root.end();
 }
 
-void CheckHfWeights(FileSystem& files, const std::string& directory, const engine::arch::ModelArch& arch, PreflightResult* result) {
+void CheckHfWeights(FileSystem& files, const std::string& directory, const engine::arch::ModelArch& arch,
+                    PreflightResult* result) {
   constexpr char kPath[] = "model.hf_path";
   const auto weights = engine::format::HfWeights::Open(files, directory);
   if (!weights.ok()) return AddFault(kPath, weights.status(), result);
@@ -50,12 +52,14 @@ void CheckHfWeights(FileSystem& files, const std::string& directory, const engin
   for (const std::string& note : findings->notes) result->mutable_dataset()->add_notes(StrCat(directory, ": ", note));
 }
 
-void CheckPretrained(FileSystem& files, const std::string& directory, const engine::arch::ModelArch& arch, PreflightResult* result) {
+void CheckPretrained(FileSystem& files, const std::string& directory, const engine::arch::ModelArch& arch,
+                     PreflightResult* result) {
   constexpr char kPath[] = "model.pretrained_checkpoint";
   const auto stored = engine::checkpoint::OpenStoredModel(files, directory);
   if (!stored.ok()) return AddFault(kPath, stored.status(), result);
   for (const engine::arch::ParamSpec& parameter : engine::arch::BuildParamTable(arch)) {
-    if (!parameter.tied_to.has_value()) AddFault(kPath, engine::checkpoint::WeightsOf(*stored, parameter).status(), result);
+    if (!parameter.tied_to.has_value())
+      AddFault(kPath, engine::checkpoint::WeightsOf(*stored, parameter).status(), result);
   }
 }
 
@@ -78,21 +82,25 @@ void CheckRoots(const WorkerLaunch& launch, PreflightResult* result) {
   const auto check = [&](const std::string& field, const std::string& path) {
     const fs::path canonical = Canonical(path);
     if (std::any_of(roots.begin(), roots.end(), [&](const fs::path& root) { return IsBelow(canonical, root); })) return;
-    AddFault(field, StrCat(path, " lies below none of the allowed roots: ", absl::StrJoin(launch.allowed_roots(), ", ")), result);
+    AddFault(field,
+             StrCat(path, " lies below none of the allowed roots: ", absl::StrJoin(launch.allowed_roots(), ", ")),
+             result);
   };
   for (const engine::spec::FieldPath& field : engine::spec::AllFields()) {
-    if (engine::spec::MetaOf(field.field()).path_kind().empty() || !engine::spec::HasValue(launch.spec(), field)) continue;
+    if (engine::spec::MetaOf(field.field()).path_kind().empty() || !engine::spec::HasValue(launch.spec(), field))
+      continue;
     check(field.path, engine::spec::ValueText(launch.spec(), field));
   }
   if (!launch.output_dir().empty()) check("output", launch.output_dir());
   if (!launch.checkpoint_dir().empty()) check("checkpoint.path", launch.checkpoint_dir());
 }
 
-void CheckWeights(FileSystem& files, const WorkerLaunch& launch, const engine::arch::ModelArch& arch, PreflightResult* result) {
+void CheckWeights(FileSystem& files, const WorkerLaunch& launch, const engine::arch::ModelArch& arch,
+                  PreflightResult* result) {
   const slipway::v1::ModelSpec& model = launch.spec().model();
   std::vector<std::string> notes;
-  const auto resume = engine::checkpoint::FindResumePoint(
-      files, launch.checkpoint_dir(), {launch.lineage().begin(), launch.lineage().end()}, &notes);
+  const auto resume = engine::checkpoint::FindResumePoint(files, launch.checkpoint_dir(),
+                                                          {launch.lineage().begin(), launch.lineage().end()}, &notes);
   for (std::string& note : notes) result->mutable_dataset()->add_notes(std::move(note));
   if (!resume.ok()) return AddFault("checkpoint.path", resume.status(), result);
   if (resume->has_value()) return;
@@ -105,11 +113,14 @@ void CheckWeights(FileSystem& files, const WorkerLaunch& launch, const engine::a
 
 void CheckTokenizer(const TrainingSpec& spec, const engine::arch::ModelArch& arch, PreflightResult* result) {
   if (spec.dataset().kind() != "chat") return;
-  const auto tokenizer = engine::tokenizer::Tokenizer::Load(spec.tokenizer().path(), spec.tokenizer().chat_template_path());
+  const auto tokenizer =
+      engine::tokenizer::Tokenizer::Load(spec.tokenizer().path(), spec.tokenizer().chat_template_path());
   if (!tokenizer.ok()) return AddFault("tokenizer.path", tokenizer.status(), result);
   if ((*tokenizer)->vocab_size() > arch.vocab_size) {
-    AddFault("tokenizer.path", StrCat(spec.tokenizer().path(), ": has token id ", (*tokenizer)->vocab_size() - 1,
-                                      ", the model's embedding has ", arch.vocab_size, " rows"), result);
+    AddFault("tokenizer.path",
+             StrCat(spec.tokenizer().path(), ": has token id ", (*tokenizer)->vocab_size() - 1,
+                    ", the model's embedding has ", arch.vocab_size, " rows"),
+             result);
   }
 }
 
@@ -123,7 +134,8 @@ void CheckWritable(FileSystem& files, const std::string& path, const std::string
   if (!directory.empty()) AddFault(path, try_it(), result);
 }
 
-void CheckSpace(FileSystem& files, const WorkerLaunch& launch, const engine::arch::ModelArch& arch, PreflightResult* result) {
+void CheckSpace(FileSystem& files, const WorkerLaunch& launch, const engine::arch::ModelArch& arch,
+                PreflightResult* result) {
   const std::string& directory = launch.checkpoint_dir();
   const auto plan = engine::spec::MakePlan(launch.spec(), arch);
   if (!plan.ok()) return AddFault("parallelism", plan.status(), result);
@@ -132,7 +144,8 @@ void CheckSpace(FileSystem& files, const WorkerLaunch& launch, const engine::arc
   }
   const absl::StatusOr<int64_t> free = files.FreeBytes(directory);
   if (!free.ok() || *free >= plan->checkpoints_kept_bytes) return;
-  result->mutable_dataset()->add_notes(StrCat(directory, " has ", FormatBytes(*free), " free; the checkpoints that the job keeps take up to ",
+  result->mutable_dataset()->add_notes(StrCat(directory, " has ", FormatBytes(*free),
+                                              " free; the checkpoints that the job keeps take up to ",
                                               FormatBytes(plan->checkpoints_kept_bytes)));
 }
 

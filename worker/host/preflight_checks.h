@@ -20,8 +20,8 @@ void AddFault(const std::string& path, const absl::Status& status, slipway::v1::
 // Every path of the job, links followed, must lie below one of the launch's roots.
 void CheckRoots(const slipway::worker::v1::WorkerLaunch& launch, slipway::v1::PreflightResult* result);
 // The weights that the run starts from: none where it resumes or draws them.
-void CheckWeights(FileSystem& files, const slipway::worker::v1::WorkerLaunch& launch, const engine::arch::ModelArch& arch,
-                  slipway::v1::PreflightResult* result);
+void CheckWeights(FileSystem& files, const slipway::worker::v1::WorkerLaunch& launch,
+                  const engine::arch::ModelArch& arch, slipway::v1::PreflightResult* result);
 // The tokenizer loads, and each of its ids has a row in the embedding.
 void CheckTokenizer(const slipway::v1::TrainingSpec& spec, const engine::arch::ModelArch& arch,
                     slipway::v1::PreflightResult* result);

@@ -1,5 +1,5 @@
-// `slipway-worker preflight --launch FILE`: opens and checks everything that a job needs, without training, so that a fault
-// shows before the job takes its slots.
+// `slipway-worker preflight --launch FILE`: opens and checks everything that a job needs, without training, so that a
+// fault shows before the job takes its slots.
 #ifndef SLIPWAY_WORKER_HOST_PREFLIGHT_COMMAND_H_
 #define SLIPWAY_WORKER_HOST_PREFLIGHT_COMMAND_H_
 

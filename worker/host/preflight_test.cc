@@ -20,14 +20,14 @@
 namespace slipway::worker::host {
 namespace {
 
+using slipway::v1::PreflightResult;
+using slipway::v1::SpecFault;
 using ::testing::AllOf;
 using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Property;
-using slipway::v1::PreflightResult;
-using slipway::v1::SpecFault;
 
 std::string Golden(const std::string& name) { return StrCat(SLIPWAY_SOURCE_DIR, "/tests/golden/data/", name); }
 
@@ -40,15 +40,19 @@ class PreflightTest : public ::testing::Test {
   void SetUp() override {
     ASSERT_OK(files_.MakeDirectories(model_));
     for (const char* file : {"config.json", "model.safetensors"}) CopyFile(JoinPath(Golden("llama"), file), model_);
-    for (const char* file : {"tokenizer.json", "tokenizer_config.json"}) CopyFile(JoinPath(Golden("toy_tokenizer"), file), model_);
-    Write("chats.jsonl", R"({"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]})"
-                         "\n");
+    for (const char* file : {"tokenizer.json", "tokenizer_config.json"})
+      CopyFile(JoinPath(Golden("toy_tokenizer"), file), model_);
+    Write("chats.jsonl",
+          R"({"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]})"
+          "\n");
   }
 
   void CopyFile(const std::string& from, const std::string& directory) {
     ASSERT_OK(files_.WriteFileAtomically(JoinPath(directory, BaseName(from)), *files_.ReadFile(from)));
   }
-  void Write(const std::string& name, const std::string& text) { ASSERT_OK(files_.WriteFileAtomically(temp_.Path(name), text)); }
+  void Write(const std::string& name, const std::string& text) {
+    ASSERT_OK(files_.WriteFileAtomically(temp_.Path(name), text));
+  }
 
   void EditConfig(const char* key, const nlohmann::json& value) {
     const std::string path = JoinPath(model_, "config.json");
@@ -69,7 +73,8 @@ class PreflightTest : public ::testing::Test {
       tensors.push_back({tensor.stored.name, tensor.stored.shape, tensor.stored.dtype, tensor.stored.dtype});
     }
     ASSERT_OK(engine::format::WriteHfWeights(files_, model_, tensors, {.max_file_bytes = max_file_bytes},
-                                             engine::format::SourceFromWeights(weights)).status());
+                                             engine::format::SourceFromWeights(weights))
+                  .status());
   }
 
   worker::v1::WorkerLaunch Launch(const std::string& model = "", const std::string& more = "") {
@@ -131,7 +136,8 @@ TEST_F(PreflightTest, FaultsOfAllPartsComeAtOnce) {
 
 TEST_F(PreflightTest, M1AnUntiedModelNeedsItsOutputLayer) {
   RewriteWeights("lm_head.weight");
-  EXPECT_THAT(Run().faults(), ElementsAre(Fault("model.hf_path", "lm_head.weight is missing (tie_word_embeddings is false)")));
+  EXPECT_THAT(Run().faults(),
+              ElementsAre(Fault("model.hf_path", "lm_head.weight is missing (tie_word_embeddings is false)")));
   EditConfig("tie_word_embeddings", true);
   EXPECT_THAT(Run().faults(), IsEmpty());
 }
@@ -162,12 +168,14 @@ TEST_F(PreflightTest, M7IdsBeyondTheEmbeddingAreRefusedWithBothNumbers) {
   added["content"] = "<|more|>";
   tokenizer["added_tokens"].push_back(added);
   ASSERT_OK(files_.WriteFileAtomically(path, tokenizer.dump()));
-  EXPECT_THAT(Run().faults(), ElementsAre(AllOf(Fault("tokenizer.path", "token id 260"), Fault("tokenizer.path", "260 rows"))));
+  EXPECT_THAT(Run().faults(),
+              ElementsAre(AllOf(Fault("tokenizer.path", "token id 260"), Fault("tokenizer.path", "260 rows"))));
 }
 
 TEST_F(PreflightTest, ATemplateThatDoesNotParseIsTheTokenizersFault) {
   Write("bad.jinja", "{% for %}");
-  worker::v1::WorkerLaunch launch = Launch("", StrCat("tokenizer: {chat_template_path: ", temp_.Path("bad.jinja"), "}\n"));
+  worker::v1::WorkerLaunch launch =
+      Launch("", StrCat("tokenizer: {chat_template_path: ", temp_.Path("bad.jinja"), "}\n"));
   EXPECT_THAT(Preflight(files_, launch).faults(), ElementsAre(Fault("tokenizer.path", "bad.jinja")));
 }
 
@@ -186,7 +194,8 @@ TEST_F(PreflightTest, ALinkOutOfTheRootsIsRefusedAndNotFollowed) {
 TEST_F(PreflightTest, ACheckpointThatDoesNotFitIsAFaultAndFewOfThemANote) {
   FaultFileSystem small(files_);
   small.SetFreeBytes(100'000);  // the model has about 100,000 parameters of 12 bytes
-  EXPECT_THAT(Preflight(small, Launch()).faults(), ElementsAre(Fault("checkpoint.path", "one checkpoint does not fit")));
+  EXPECT_THAT(Preflight(small, Launch()).faults(),
+              ElementsAre(Fault("checkpoint.path", "one checkpoint does not fit")));
   small.SetFreeBytes(2'000'000);
   const PreflightResult result = Preflight(small, Launch("", "checkpoint: {save_interval: 1, keep_last: 2}\n"));
   EXPECT_THAT(result.faults(), IsEmpty());
@@ -204,7 +213,8 @@ TEST_F(PreflightTest, APretrainedCheckpointMustHaveTheModelsShapes) {
   launch.mutable_spec()->mutable_model()->set_pretrained_checkpoint(checkpoint);
   EXPECT_THAT(Preflight(files_, launch).faults(), IsEmpty());
   EditConfig("intermediate_size", 72);
-  EXPECT_THAT(Preflight(files_, launch).faults(), Contains(Fault("model.pretrained_checkpoint", "mlp.gate_proj.weight")));
+  EXPECT_THAT(Preflight(files_, launch).faults(),
+              Contains(Fault("model.pretrained_checkpoint", "mlp.gate_proj.weight")));
 }
 
 TEST_F(PreflightTest, ARunThatResumesDoesNotNeedItsFirstWeights) {
@@ -212,7 +222,8 @@ TEST_F(PreflightTest, ARunThatResumesDoesNotNeedItsFirstWeights) {
   ASSERT_OK_AND_ASSIGN(const auto tensors, engine::checkpoint::ReadFloatTensors(files_, model_));
   worker::v1::WorkerLaunch launch = Launch();
   ASSERT_OK(engine::checkpoint::WriteTestCheckpoint(files_, launch.checkpoint_dir(), arch, tensors,
-                                                    {3, 1, engine::spec::SpecToJson(launch.spec()), ""}).status());
+                                                    {3, 1, engine::spec::SpecToJson(launch.spec()), ""})
+                .status());
   ASSERT_OK(files_.RemoveFile(JoinPath(model_, "model.safetensors")));
   EXPECT_THAT(Preflight(files_, launch).faults(), ElementsAre(Fault("model.hf_path", "model.safetensors")));
   launch.add_lineage()->set_epoch(1);

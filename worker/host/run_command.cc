@@ -86,14 +86,15 @@ class LinkObserver final : public train::TrainObserver {
   }
   void Metrics(const slipway::v1::StepMetrics& metrics) override {
     spdlog::info("step {} loss {:.6f} lr {:.6g} grad norm {:.4f} tokens/s {:.0f}{}", metrics.step(), metrics.loss(),
-                 metrics.learning_rate(), metrics.grad_norm(), metrics.tokens_per_second(), metrics.skipped() ? " skipped" : "");
+                 metrics.learning_rate(), metrics.grad_norm(), metrics.tokens_per_second(),
+                 metrics.skipped() ? " skipped" : "");
     slipway::v1::MetricRecord record;
     *record.mutable_step() = metrics;
     link_->AddMetrics(std::move(record));
   }
   void Evaluated(const slipway::v1::EvalMetrics& metrics) override {
-    spdlog::info("evaluation after step {}: loss {:.6f} perplexity {:.4f} over {} tokens", metrics.step(), metrics.loss(),
-                 metrics.perplexity(), metrics.loss_tokens());
+    spdlog::info("evaluation after step {}: loss {:.6f} perplexity {:.4f} over {} tokens", metrics.step(),
+                 metrics.loss(), metrics.perplexity(), metrics.loss_tokens());
     slipway::v1::MetricRecord record;
     *record.mutable_eval() = metrics;
     link_->AddMetrics(std::move(record));
@@ -102,7 +103,8 @@ class LinkObserver final : public train::TrainObserver {
     if (checkpoint.state() == slipway::v1::CHECKPOINT_STATE_DELETED) {
       spdlog::info("checkpoint of step {} is deleted: {}", checkpoint.step(), checkpoint.path());
     } else {
-      spdlog::info("checkpoint of step {} is durable: {} ({} bytes)", checkpoint.step(), checkpoint.path(), checkpoint.size_bytes());
+      spdlog::info("checkpoint of step {} is durable: {} ({} bytes)", checkpoint.step(), checkpoint.path(),
+                   checkpoint.size_bytes());
     }
     link_->AddCommitted(checkpoint);
   }
@@ -122,7 +124,8 @@ slipway::v1::Cause CauseOf(const absl::Status& status, const WorkerLaunch& launc
   cause.set_cause_class(slipway::v1::CAUSE_CLASS_INTERNAL);
   if (const auto payload = status.GetPayload(train::kCausePayload); payload.has_value()) {
     slipway::v1::CauseClass parsed;
-    if (slipway::v1::CauseClass_Parse(StrCat("CAUSE_CLASS_", std::string(*payload)), &parsed)) cause.set_cause_class(parsed);
+    if (slipway::v1::CauseClass_Parse(StrCat("CAUSE_CLASS_", std::string(*payload)), &parsed))
+      cause.set_cause_class(parsed);
   }
   cause.set_message(link::ShortenCauseMessage(std::string(status.message())));
   cause.set_rank(launch.rank());
@@ -136,7 +139,8 @@ absl::StatusOr<std::unique_ptr<comm::ProcessRendezvous>> MeetOthers(const Worker
   const std::vector<std::string> address = absl::StrSplit(launch.rendezvous_address(), absl::MaxSplits(':', 1));
   int port = 0;
   if (address.size() != 2 || !absl::SimpleAtoi(address[1], &port) || port < 0 || port > 65535) {
-    return absl::InvalidArgumentError(StrCat("rendezvous address '", launch.rendezvous_address(), "': expected host:port"));
+    return absl::InvalidArgumentError(
+        StrCat("rendezvous address '", launch.rendezvous_address(), "': expected host:port"));
   }
   options.host = address[0];
   options.port = static_cast<uint16_t>(port);
@@ -155,14 +159,16 @@ struct RankGroups {
   std::unique_ptr<comm::ControlChannel> control;
 };
 
-absl::StatusOr<RankGroups> MakeGroups(const WorkerLaunch& launch, const comm::ProcessRendezvous& rendezvous, at::Device device,
-                                      std::shared_ptr<comm::CommObserver> observer) {
-  SLIPWAY_ASSIGN_OR_RETURN(engine::topology::Mesh mesh, engine::topology::Mesh::Create(train::MeshSizesOf(launch.spec().parallelism())));
+absl::StatusOr<RankGroups> MakeGroups(const WorkerLaunch& launch, const comm::ProcessRendezvous& rendezvous,
+                                      at::Device device, std::shared_ptr<comm::CommObserver> observer) {
+  SLIPWAY_ASSIGN_OR_RETURN(engine::topology::Mesh mesh,
+                           engine::topology::Mesh::Create(train::MeshSizesOf(launch.spec().parallelism())));
   comm::BackendOptions options;
   options.interface = launch.network_interface();
   options.address = rendezvous.options().host;
   options.timeout = kOperationTimeout;
-  SLIPWAY_ASSIGN_OR_RETURN(const auto control_factory, comm::BackendGroupFactory::Create(rendezvous, "control", options));
+  SLIPWAY_ASSIGN_OR_RETURN(const auto control_factory,
+                           comm::BackendGroupFactory::Create(rendezvous, "control", options));
   options.backend = device.is_cuda() ? "nccl" : "gloo";
   options.device = device;
   options.observer = std::move(observer);
@@ -197,7 +203,8 @@ absl::StatusOr<train::TrainOutcome> RunRank(const WorkerLaunch& launch, const Cl
   environment.checkpoint_dir = launch.checkpoint_dir();
   environment.files = &files;
   environment.clock = &clock;
-  absl::StatusOr<train::TrainOutcome> outcome = train::RunTraining(launch.spec(), environment, LinkControl(&worker_link), observer);
+  absl::StatusOr<train::TrainOutcome> outcome =
+      train::RunTraining(launch.spec(), environment, LinkControl(&worker_link), observer);
   if (!outcome.ok()) {
     // The groups may hang in their destructors; the process ends right after this.
     static_cast<void>(new RankGroups(std::move(rank_groups)));
@@ -205,8 +212,8 @@ absl::StatusOr<train::TrainOutcome> RunRank(const WorkerLaunch& launch, const Cl
   return outcome;
 }
 
-void WriteOutcome(FileSystem& files, const std::string& state_dir, slipway::v1::RankOutcome outcome, const slipway::v1::Cause& cause,
-                  int64_t step) {
+void WriteOutcome(FileSystem& files, const std::string& state_dir, slipway::v1::RankOutcome outcome,
+                  const slipway::v1::Cause& cause, int64_t step) {
   worker::v1::WorkerOutcome record;
   record.set_outcome(outcome);
   if (outcome == slipway::v1::RANK_OUTCOME_FAULT) *record.mutable_cause() = cause;
@@ -258,7 +265,8 @@ int RunCommand(const std::string& launch_file) {
   slipway::v1::RankOutcome outcome = slipway::v1::RANK_OUTCOME_FAULT;
   slipway::v1::Cause cause;
   if (result.ok()) {
-    outcome = *result == train::TrainOutcome::kCompleted ? slipway::v1::RANK_OUTCOME_COMPLETED : slipway::v1::RANK_OUTCOME_STOPPED;
+    outcome = *result == train::TrainOutcome::kCompleted ? slipway::v1::RANK_OUTCOME_COMPLETED
+                                                         : slipway::v1::RANK_OUTCOME_STOPPED;
   } else {
     cause = CauseOf(result.status(), *launch, observer);
     spdlog::error("rank {} failed: {}", launch->rank(), ToStd(result.status().message()));

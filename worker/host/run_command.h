@@ -6,8 +6,8 @@
 
 namespace slipway::worker::host {
 
-// Returns the process's exit code: 0 when the rank completed or stopped as asked. Leaves an outcome file in every case that
-// it lives to see. The caller ends the process with _exit: a broken group cannot be destroyed without waiting.
+// Returns the process's exit code: 0 when the rank completed or stopped as asked. Leaves an outcome file in every case
+// that it lives to see. The caller ends the process with _exit: a broken group cannot be destroyed without waiting.
 int RunCommand(const std::string& launch_file);
 
 }  // namespace slipway::worker::host

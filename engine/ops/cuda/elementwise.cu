@@ -29,7 +29,8 @@ __global__ void SwiGluForwardKernel(const T* __restrict__ in, T* __restrict__ ou
 }
 
 template <typename T>
-__global__ void SwiGluBackwardKernel(const T* __restrict__ dy, const T* __restrict__ in, T* __restrict__ din, int64_t rows, int64_t n) {
+__global__ void SwiGluBackwardKernel(const T* __restrict__ dy, const T* __restrict__ in, T* __restrict__ din,
+                                     int64_t rows, int64_t n) {
   constexpr int kVec = Vec<T>::kSize;
   const int64_t vectors = n / kVec, total = rows * vectors;
   for (int64_t at = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; at < total;
@@ -59,9 +60,11 @@ __global__ void AdamWKernel(AdamWArgs a) {
   }
   __syncthreads();
   const float scale = a.grad_scale == nullptr ? 1.f : *a.grad_scale;
-  const float step_size = corrections[0], inverse_sqrt2 = corrections[1], decay = static_cast<float>(1.0 - a.lr * a.weight_decay);
-  const float beta1 = static_cast<float>(a.beta1), beta2 = static_cast<float>(a.beta2), rest1 = static_cast<float>(1.0 - a.beta1),
-              rest2 = static_cast<float>(1.0 - a.beta2), epsilon = static_cast<float>(a.epsilon);
+  const float step_size = corrections[0], inverse_sqrt2 = corrections[1],
+              decay = static_cast<float>(1.0 - a.lr * a.weight_decay);
+  const float beta1 = static_cast<float>(a.beta1), beta2 = static_cast<float>(a.beta2),
+              rest1 = static_cast<float>(1.0 - a.beta1), rest2 = static_cast<float>(1.0 - a.beta2),
+              epsilon = static_cast<float>(a.epsilon);
   T* weights = static_cast<T*>(a.weights);
   const int64_t vectors = a.n / 4;
   for (int64_t v = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; v < vectors;
@@ -122,13 +125,16 @@ void SwiGluForward(bool bf16, const void* in, void* out, int64_t rows, int64_t n
   if (rows == 0) return;
   if (bf16) {
     using T = __nv_bfloat16;
-    SwiGluForwardKernel<T><<<GridFor(rows * n / Vec<T>::kSize), kThreads, 0, stream>>>(static_cast<const T*>(in), static_cast<T*>(out), rows, n);
+    SwiGluForwardKernel<T><<<GridFor(rows * n / Vec<T>::kSize), kThreads, 0, stream>>>(static_cast<const T*>(in),
+                                                                                       static_cast<T*>(out), rows, n);
   } else {
-    SwiGluForwardKernel<float><<<GridFor(rows * n / 4), kThreads, 0, stream>>>(static_cast<const float*>(in), static_cast<float*>(out), rows, n);
+    SwiGluForwardKernel<float><<<GridFor(rows * n / 4), kThreads, 0, stream>>>(static_cast<const float*>(in),
+                                                                               static_cast<float*>(out), rows, n);
   }
 }
 
-void SwiGluBackward(bool bf16, const void* dy, const void* in, void* din, int64_t rows, int64_t n, cudaStream_t stream) {
+void SwiGluBackward(bool bf16, const void* dy, const void* in, void* din, int64_t rows, int64_t n,
+                    cudaStream_t stream) {
   if (rows == 0) return;
   if (bf16) {
     using T = __nv_bfloat16;
@@ -142,8 +148,10 @@ void SwiGluBackward(bool bf16, const void* dy, const void* in, void* din, int64_
 
 void AdamW(const AdamWArgs& args, cudaStream_t stream) {
   if (args.n == 0) return;
-  if (args.weights_bf16) AdamWKernel<__nv_bfloat16><<<GridFor(args.n / 4), kThreads, 0, stream>>>(args);
-  else AdamWKernel<float><<<GridFor(args.n / 4), kThreads, 0, stream>>>(args);
+  if (args.weights_bf16)
+    AdamWKernel<__nv_bfloat16><<<GridFor(args.n / 4), kThreads, 0, stream>>>(args);
+  else
+    AdamWKernel<float><<<GridFor(args.n / 4), kThreads, 0, stream>>>(args);
 }
 
 int SquareSumBlocks(int64_t n) { return static_cast<int>(GridFor(n / 4) < 1056 ? GridFor(n / 4) : 1056); }

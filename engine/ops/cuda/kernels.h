@@ -1,6 +1,6 @@
 // Launchers of our CUDA kernels over raw device pointers; registration as torch operators stands in register.cc.
-// All pointers are 16-byte aligned, rows are contiguous, and n is a multiple of 8 (bf16) or 4 (fp32). Every sum runs in a
-// fixed order: the same input gives the same bits. Errors surface through cudaGetLastError after the launch.
+// All pointers are 16-byte aligned, rows are contiguous, and n is a multiple of 8 (bf16) or 4 (fp32). Every sum runs in
+// a fixed order: the same input gives the same bits. Errors surface through cudaGetLastError after the launch.
 #ifndef SLIPWAY_ENGINE_OPS_CUDA_KERNELS_H_
 #define SLIPWAY_ENGINE_OPS_CUDA_KERNELS_H_
 
@@ -15,9 +15,9 @@ struct RmsNormForwardArgs {
   const void* x;         // [rows, n]
   const void* residual;  // [rows, n] or null; then x + residual is normalised and written to sum
   void* sum;
-  const void* weight;    // [n]
-  void* y;               // [rows, n]
-  float* rstd;           // [rows]
+  const void* weight;  // [n]
+  void* y;             // [rows, n]
+  float* rstd;         // [rows]
   int64_t rows;
   int64_t n;
   float epsilon;
@@ -69,8 +69,8 @@ void AdamW(const AdamWArgs& args, cudaStream_t stream);
 int SquareSumBlocks(int64_t n);
 void SquareSum(const float* x, int64_t n, double* partial, double* out, cudaStream_t stream);
 
-// qkv [tokens, (heads + 2 groups) · dim]; see op_signatures.h for the meaning of the rotary operations. dim is at most 256
-// and even.
+// qkv [tokens, (heads + 2 groups) · dim]; see op_signatures.h for the meaning of the rotary operations. dim is at most
+// 256 and even.
 struct RopeArgs {
   bool bf16;
   int64_t tokens;
@@ -91,14 +91,16 @@ struct QkNormRopeArgs {
   float epsilon;
 };
 void QkNormRope(const QkNormRopeArgs& args, void* out, cudaStream_t stream);
-// partial [QkNormRopeBackwardBlocks(tokens), 2, dim]: weight gradients of q and k, to be summed over the first dimension.
+// partial [QkNormRopeBackwardBlocks(tokens), 2, dim]: weight gradients of q and k, to be summed over the first
+// dimension.
 int QkNormRopeBackwardBlocks(int64_t tokens);
 void QkNormRopeBackward(const QkNormRopeArgs& args, const void* dout, void* dqkv, float* partial, cudaStream_t stream);
 
 // out [tokens, n]: row ids[t] − first_row of weight, zeros where that lies outside [0, rows).
 void EmbeddingForward(bool bf16, const void* weight, const int64_t* ids, int64_t first_row, int64_t rows, void* out,
                       int64_t tokens, int64_t n, cudaStream_t stream);
-// sorted_ids with order[i] the token of sorted_ids[i], a stable sort: grad[id − first_row] += Σ dy of its tokens, in order.
+// sorted_ids with order[i] the token of sorted_ids[i], a stable sort: grad[id − first_row] += Σ dy of its tokens, in
+// order.
 void EmbeddingBackward(bool bf16, const void* dy, const int64_t* sorted_ids, const int64_t* order, int64_t first_row,
                        int64_t rows, float* grad, int64_t tokens, int64_t n, cudaStream_t stream);
 
@@ -106,8 +108,9 @@ void EmbeddingBackward(bool bf16, const void* dy, const int64_t* sorted_ids, con
 void CrossEntropyForward(const float* logits, const int64_t* labels, int64_t first_row, float* lse, float* target,
                          int64_t tokens, int64_t n, cudaStream_t stream);
 // out (bf16 or fp32, may be logits itself) = scale · (exp(logits − lse) − onehot).
-void CrossEntropyBackward(bool bf16_out, const float* logits, const int64_t* labels, const float* lse, const float* scale,
-                          int64_t first_row, void* out, int64_t tokens, int64_t n, cudaStream_t stream);
+void CrossEntropyBackward(bool bf16_out, const float* logits, const int64_t* labels, const float* lse,
+                          const float* scale, int64_t first_row, void* out, int64_t tokens, int64_t n,
+                          cudaStream_t stream);
 
 // Counter-based dropout over [tokens, features]; see op_signatures.h.
 struct DropoutArgs {
@@ -120,7 +123,8 @@ struct DropoutArgs {
 };
 void DropoutMask(const DropoutArgs& args, float* mask, cudaStream_t stream);
 // out = residual + y · mask; residual null: y · mask.
-void DropoutApply(bool bf16, const DropoutArgs& args, const void* residual, const void* y, void* out, cudaStream_t stream);
+void DropoutApply(bool bf16, const DropoutArgs& args, const void* residual, const void* y, void* out,
+                  cudaStream_t stream);
 
 }  // namespace slipway::engine::ops::cuda
 

@@ -79,7 +79,8 @@ __global__ void BackwardKernel(const T* __restrict__ dy, const T* __restrict__ x
 #pragma unroll
       for (int i = 0; i < kVec; ++i) {
         const float xhat = ToFloat(xs[k].data[i]) * r;
-        out.data[i] = FromFloat<T>(r * (ToFloat(gs[k].data[i]) * ToFloat(w.data[i]) - xhat * mean) + ToFloat(other.data[i]));
+        out.data[i] =
+            FromFloat<T>(r * (ToFloat(gs[k].data[i]) * ToFloat(w.data[i]) - xhat * mean) + ToFloat(other.data[i]));
       }
       Store(dx + row * n, v, out);
     }
@@ -95,7 +96,8 @@ __global__ void BackwardKernel(const T* __restrict__ dy, const T* __restrict__ x
 }
 
 // out[c] (+)= Σ_b partial[b, c], in a fixed order.
-__global__ void ColumnSumKernel(const float* __restrict__ partial, int blocks, int64_t n, float* __restrict__ out, bool accumulate) {
+__global__ void ColumnSumKernel(const float* __restrict__ partial, int blocks, int64_t n, float* __restrict__ out,
+                                bool accumulate) {
   __shared__ float shared[32][33];
   const int64_t column = static_cast<int64_t>(blockIdx.x) * 32 + threadIdx.x;
   float sum = 0.f;
@@ -120,11 +122,13 @@ template <typename T>
 void Forward(const RmsNormForwardArgs& a, cudaStream_t stream) {
   auto launch = [&]<bool kAdd>() {
     ForwardKernel<T, kAdd><<<static_cast<unsigned>(a.rows), ThreadsFor(a.n / Vec<T>::kSize), 0, stream>>>(
-        static_cast<const T*>(a.x), static_cast<const T*>(a.residual), static_cast<const T*>(a.weight), static_cast<T*>(a.sum),
-        static_cast<T*>(a.y), a.rstd, static_cast<int>(a.n), a.epsilon);
+        static_cast<const T*>(a.x), static_cast<const T*>(a.residual), static_cast<const T*>(a.weight),
+        static_cast<T*>(a.sum), static_cast<T*>(a.y), a.rstd, static_cast<int>(a.n), a.epsilon);
   };
-  if (a.residual != nullptr) launch.template operator()<true>();
-  else launch.template operator()<false>();
+  if (a.residual != nullptr)
+    launch.template operator()<true>();
+  else
+    launch.template operator()<false>();
 }
 
 template <typename T>
@@ -135,14 +139,18 @@ bool Backward(const RmsNormBackwardArgs& a, cudaStream_t stream) {
   auto launch = [&]<int kPerThread>() {
     BackwardKernel<T, kPerThread><<<a.partial_blocks, threads, 0, stream>>>(
         static_cast<const T*>(a.dy), static_cast<const T*>(a.x), static_cast<const T*>(a.weight), a.rstd,
-        static_cast<const T*>(a.residual_grad), static_cast<T*>(a.dx),
-        a.partial, a.rows, static_cast<int>(a.n));
+        static_cast<const T*>(a.residual_grad), static_cast<T*>(a.dx), a.partial, a.rows, static_cast<int>(a.n));
   };
-  if (per_thread <= 1) launch.template operator()<1>();
-  else if (per_thread <= 2) launch.template operator()<2>();
-  else if (per_thread <= 4) launch.template operator()<4>();
-  else if (per_thread <= 8) launch.template operator()<8>();
-  else return false;
+  if (per_thread <= 1)
+    launch.template operator()<1>();
+  else if (per_thread <= 2)
+    launch.template operator()<2>();
+  else if (per_thread <= 4)
+    launch.template operator()<4>();
+  else if (per_thread <= 8)
+    launch.template operator()<8>();
+  else
+    return false;
   return true;
 }
 
@@ -150,8 +158,10 @@ bool Backward(const RmsNormBackwardArgs& a, cudaStream_t stream) {
 
 void RmsNormForward(const RmsNormForwardArgs& a, cudaStream_t stream) {
   if (a.rows == 0) return;
-  if (a.bf16) Forward<__nv_bfloat16>(a, stream);
-  else Forward<float>(a, stream);
+  if (a.bf16)
+    Forward<__nv_bfloat16>(a, stream);
+  else
+    Forward<float>(a, stream);
 }
 
 bool RmsNormBackward(const RmsNormBackwardArgs& a, cudaStream_t stream) {
@@ -162,7 +172,8 @@ bool RmsNormBackward(const RmsNormBackwardArgs& a, cudaStream_t stream) {
 }
 
 void ColumnSum(const float* partial, int blocks, int64_t n, float* out, bool accumulate, cudaStream_t stream) {
-  ColumnSumKernel<<<static_cast<unsigned>(CeilDiv(n, 32)), dim3(32, 32), 0, stream>>>(partial, blocks, n, out, accumulate);
+  ColumnSumKernel<<<static_cast<unsigned>(CeilDiv(n, 32)), dim3(32, 32), 0, stream>>>(partial, blocks, n, out,
+                                                                                      accumulate);
 }
 
 }  // namespace slipway::engine::ops::cuda

@@ -1,5 +1,5 @@
-// Rotary embedding on packed q | k | v, alone or after a norm of each query and key head. One block works on one token at a
-// time; a warp takes one head at a time, and a lane owns the pairs (i, i + dim/2) with i = lane + 32 k.
+// Rotary embedding on packed q | k | v, alone or after a norm of each query and key head. One block works on one token
+// at a time; a warp takes one head at a time, and a lane owns the pairs (i, i + dim/2) with i = lane + 32 k.
 #include "engine/ops/cuda/device_util.cuh"
 #include "engine/ops/cuda/kernels.h"
 
@@ -58,18 +58,21 @@ __global__ void QkNormRopeKernel(QkNormRopeArgs a, T* __restrict__ out) {
       for (int i = lane; i < half; i += 32) {
         // Rounded where transformers rounds: after the norm, and after the product with the weight.
         const float first = ToFloat(FromFloat<T>(ToFloat(FromFloat<T>(ToFloat(x[i]) * inv)) * ToFloat(weight[i])));
-        const float second = ToFloat(FromFloat<T>(ToFloat(FromFloat<T>(ToFloat(x[i + half]) * inv)) * ToFloat(weight[i + half])));
+        const float second =
+            ToFloat(FromFloat<T>(ToFloat(FromFloat<T>(ToFloat(x[i + half]) * inv)) * ToFloat(weight[i + half])));
         y[i] = FromFloat<T>(first * cosine[i] - second * sine[i]);
         y[i + half] = FromFloat<T>(second * cosine[i] + first * sine[i]);
       }
     }
     const int64_t values = token * row + static_cast<int64_t>(rotated) * r.dim;
-    for (int i = threadIdx.x; i < r.groups * r.dim; i += blockDim.x) out[values + i] = static_cast<const T*>(a.qkv)[values + i];
+    for (int i = threadIdx.x; i < r.groups * r.dim; i += blockDim.x)
+      out[values + i] = static_cast<const T*>(a.qkv)[values + i];
   }
 }
 
 template <typename T>
-__global__ void QkNormRopeBackwardKernel(QkNormRopeArgs a, const T* __restrict__ dout, T* __restrict__ dqkv, float* __restrict__ partial) {
+__global__ void QkNormRopeBackwardKernel(QkNormRopeArgs a, const T* __restrict__ dout, T* __restrict__ dqkv,
+                                         float* __restrict__ partial) {
   __shared__ float cosine[kMaxHalf], sine[kMaxHalf];
   __shared__ float weight_grad[kWarps][2 * 2 * kMaxHalf];  // [warp][q or k][dim]
   const RopeArgs& r = a.rope;
@@ -105,7 +108,8 @@ __global__ void QkNormRopeBackwardKernel(QkNormRopeArgs a, const T* __restrict__
         const int i = lane + 32 * k;
         if (i >= half) break;
         dqkv[at + i] = FromFloat<T>(inv * (gradient[2 * k] * ToFloat(weight[i]) - ToFloat(x[i]) * inv * mean));
-        dqkv[at + i + half] = FromFloat<T>(inv * (gradient[2 * k + 1] * ToFloat(weight[i + half]) - ToFloat(x[i + half]) * inv * mean));
+        dqkv[at + i + half] =
+            FromFloat<T>(inv * (gradient[2 * k + 1] * ToFloat(weight[i + half]) - ToFloat(x[i + half]) * inv * mean));
       }
     }
     const int64_t values = token * row + static_cast<int64_t>(rotated) * r.dim;
@@ -125,15 +129,19 @@ unsigned Blocks(int64_t tokens) { return static_cast<unsigned>(tokens < 132 * 8 
 
 void RopeInPlace(const RopeArgs& a, void* qkv, bool inverse, cudaStream_t stream) {
   if (a.tokens == 0) return;
-  if (a.bf16) RopeKernel<__nv_bfloat16><<<Blocks(a.tokens), kThreads, 0, stream>>>(a, static_cast<__nv_bfloat16*>(qkv), inverse);
-  else RopeKernel<float><<<Blocks(a.tokens), kThreads, 0, stream>>>(a, static_cast<float*>(qkv), inverse);
+  if (a.bf16)
+    RopeKernel<__nv_bfloat16><<<Blocks(a.tokens), kThreads, 0, stream>>>(a, static_cast<__nv_bfloat16*>(qkv), inverse);
+  else
+    RopeKernel<float><<<Blocks(a.tokens), kThreads, 0, stream>>>(a, static_cast<float*>(qkv), inverse);
 }
 
 void QkNormRope(const QkNormRopeArgs& a, void* out, cudaStream_t stream) {
   const int64_t tokens = a.rope.tokens;
   if (tokens == 0) return;
-  if (a.rope.bf16) QkNormRopeKernel<__nv_bfloat16><<<Blocks(tokens), kThreads, 0, stream>>>(a, static_cast<__nv_bfloat16*>(out));
-  else QkNormRopeKernel<float><<<Blocks(tokens), kThreads, 0, stream>>>(a, static_cast<float*>(out));
+  if (a.rope.bf16)
+    QkNormRopeKernel<__nv_bfloat16><<<Blocks(tokens), kThreads, 0, stream>>>(a, static_cast<__nv_bfloat16*>(out));
+  else
+    QkNormRopeKernel<float><<<Blocks(tokens), kThreads, 0, stream>>>(a, static_cast<float*>(out));
 }
 
 int QkNormRopeBackwardBlocks(int64_t tokens) { return static_cast<int>(Blocks(tokens)); }
@@ -143,9 +151,11 @@ void QkNormRopeBackward(const QkNormRopeArgs& a, const void* dout, void* dqkv, f
   if (tokens == 0) return;
   if (a.rope.bf16) {
     using T = __nv_bfloat16;
-    QkNormRopeBackwardKernel<T><<<Blocks(tokens), kThreads, 0, stream>>>(a, static_cast<const T*>(dout), static_cast<T*>(dqkv), partial);
+    QkNormRopeBackwardKernel<T>
+        <<<Blocks(tokens), kThreads, 0, stream>>>(a, static_cast<const T*>(dout), static_cast<T*>(dqkv), partial);
   } else {
-    QkNormRopeBackwardKernel<float><<<Blocks(tokens), kThreads, 0, stream>>>(a, static_cast<const float*>(dout), static_cast<float*>(dqkv), partial);
+    QkNormRopeBackwardKernel<float><<<Blocks(tokens), kThreads, 0, stream>>>(a, static_cast<const float*>(dout),
+                                                                             static_cast<float*>(dqkv), partial);
   }
 }
 

@@ -1,0 +1,215 @@
+#include "tests/multi/layout_harness.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <mutex>
+#include <stdexcept>
+
+#include "absl/strings/str_cat.h"
+#include "engine/arch/presets.h"
+#include "engine/comm/thread_communicator.h"
+#include "engine/optim/adamw.h"
+#include "engine/parallel/flat_store.h"
+#include "engine/parallel/parallel_layer_factory.h"
+#include "engine/parallel/pipeline_runner.h"
+#include "tests/support/tensor_near.h"
+
+namespace slipway::testing {
+namespace {
+
+using namespace ::slipway::engine;  // NOLINT: the harness names nearly every folder of the engine
+
+constexpr int64_t kLength = 24;
+
+struct Sample {
+  at::Tensor tokens, labels, weights;
+};
+
+// Sample `index` of the stream, the same in every step; some have no trained token at all, others few, many, or
+// fractions.
+Sample MakeSample(int64_t index, int64_t vocab_size) {
+  at::Generator generator = at::detail::createCPUGenerator(1000 + index % kMatrixSamples);
+  const at::Tensor ids = at::randint(0, vocab_size, {kLength + 1}, generator, at::kLong);
+  const double density = index % 4 == 1 ? 0.0 : index % 4 == 2 ? 0.1 : 0.8;
+  const at::Tensor mask = at::rand({kLength}, generator, at::kFloat) < density;
+  const at::Tensor weights = mask.to(at::kFloat) * (index % 4 == 3 ? 0.5 : 1.0);
+  return {ids.narrow(0, 0, kLength), ids.narrow(0, 1, kLength).clone(), weights};
+}
+
+model::MicroBatch MakeMicroBatch(const std::vector<int64_t>& samples, int64_t vocab_size, at::Device device) {
+  std::vector<at::Tensor> tokens, labels, weights;
+  for (int64_t index : samples) {
+    const Sample sample = MakeSample(index, vocab_size);
+    tokens.push_back(sample.tokens);
+    labels.push_back(sample.labels);
+    weights.push_back(sample.weights);
+  }
+  const std::vector<int64_t> lengths(samples.size(), kLength);
+  return {at::cat(tokens).to(device), at::cat(labels).to(device), at::cat(weights).to(device),
+          nn::MakeSequenceLayout(lengths, samples, kLength * static_cast<int64_t>(samples.size()), device)};
+}
+
+topology::PipelineSchedule ScheduleOf(const Layout& layout, int micro_batches) {
+  return layout.vpp == 1 ? *topology::OneForwardOneBackward(layout.sizes.pp, micro_batches)
+                         : *topology::InterleavedOneForwardOneBackward(layout.sizes.pp, layout.vpp, micro_batches);
+}
+
+// Puts what a rank owns of each gradient into the whole tensors; NaN marks what nobody has given.
+void CollectGradients(parallel::FlatStore& store, std::map<std::string, at::Tensor>& whole) {
+  for (const parallel::OwnedRange& range : store.owned_ranges()) {
+    const parallel::LogicalShare& share = *range.share;
+    if (!share.primary) continue;
+    at::Tensor& tensor = whole[share.spec->name];
+    if (!tensor.defined()) tensor = at::full(share.spec->shape, std::nanf(""), at::kFloat);
+    at::Tensor index = at::arange(tensor.numel(), at::kLong).view(share.spec->shape);
+    for (size_t dim = 0; dim < share.box.start.size(); ++dim) {
+      index = index.narrow(static_cast<int64_t>(dim), share.box.start[dim], share.box.extent[dim]);
+    }
+    const int64_t count = range.end - range.begin;
+    tensor.view(-1).index_copy_(0, index.reshape(-1).narrow(0, range.begin, count),
+                                store.buckets()[share.bucket].grad_slice().narrow(0, range.offset, count).cpu());
+  }
+}
+
+class RankRun {
+ public:
+  RankRun(const arch::ModelArch& arch, const Layout& layout, const topology::Mesh& mesh, int rank,
+          comm::GroupFactory& factory, const MatrixDevice& where)
+      : arch_(arch),
+        layout_(layout),
+        where_(where),
+        at_(mesh.CoordinatesOf(rank)),
+        groups_(MakeParallelGroups(mesh, rank, factory)) {
+    const topology::PipelinePartition partition =
+        *topology::PartitionLayers(static_cast<int>(arch.num_layers), layout.sizes.pp, layout.vpp);
+    std::vector<std::vector<arch::Piece>> chunk_pieces;
+    std::vector<arch::Piece> all;
+    for (const topology::PipelineStage& stage : partition.OfRank(at_.pp)) {
+      chunk_pieces.push_back(parallel::PiecesOfStage(stage));
+      all.insert(all.end(), chunk_pieces.back().begin(), chunk_pieces.back().end());
+    }
+    auto store = parallel::FlatStore::Create(arch::BuildParamTable(arch), all, mesh, rank, groups_,
+                                             {.compute_dtype = where.compute_dtype,
+                                              .device = where.device,
+                                              .shard_optimizer = layout.shard,
+                                              .bucket_elements = 5000});
+    if (!store.ok()) throw std::runtime_error(std::string(store.status().message()));
+    store_ = *std::move(store);
+    store_->InitializeWeights(3);
+    parallel::ParallelLayerFactory layers([this](const std::string& group) { return store_->Handle(group); }, groups_,
+                                          {.vocab_size = arch.vocab_size});
+    std::vector<model::StagePieces> chunks;
+    for (const auto& pieces : chunk_pieces) chunks.push_back(model::BuildDecoder(arch, pieces, layers, where.device));
+    runner_ = std::make_unique<parallel::PipelineRunner>(
+        std::move(chunks), *store_, groups_,
+        parallel::PipelineOptions{
+            .hidden_size = arch.hidden_size, .activation_dtype = where.compute_dtype, .device = where.device});
+    optimizer_ = std::make_unique<optim::AdamW>(*store_, groups_, optim::AdamWOptions{.max_grad_norm = 0.5});
+  }
+
+  LayoutResult Train() {
+    LayoutResult result;
+    const topology::PipelineSchedule schedule = ScheduleOf(layout_, MicroBatches());
+    for (int step = 1; step <= kMatrixSteps; ++step) {
+      double weights = 0;
+      for (int i = 0; i < kMatrixSamples; ++i) weights += MakeSample(i, arch_.vocab_size).weights.sum().item<double>();
+      parallel::StepInput input = Feed(step);
+      input.loss_scale = 1 / weights;
+      const at::Tensor loss = runner_->TrainStep(schedule, input);
+      if (step == 1) CollectGradients(*store_, result.gradients);
+      const optim::StepOutcome outcome = optimizer_->Step(2e-3, loss);
+      const double mean = parallel::SumOverReplicasAndStages(loss, groups_).item<double>() / weights;
+      if (groups_.world->rank() != 0) continue;
+      result.losses.push_back(mean);
+      result.norms.push_back(outcome.grad_norm.item<double>());
+    }
+    const at::Tensor loss = runner_->Evaluate(*topology::ForwardOnly(layout_.sizes.pp, layout_.vpp, MicroBatches()),
+                                              Feed(kMatrixSteps + 1));
+    const double sum = parallel::SumOverReplicasAndStages(loss, groups_).item<double>();
+    if (groups_.world->rank() == 0) result.evaluation = sum;
+    return result;
+  }
+
+ private:
+  int MicroBatches() const { return kMatrixSamples / (layout_.sizes.dp * layout_.rows_per_micro_batch); }
+
+  parallel::StepInput Feed(int step) const {
+    const auto micro_batch = [this, step](int index) {
+      std::vector<int64_t> samples;
+      for (int row = 0; row < layout_.rows_per_micro_batch; ++row) {
+        const int in_batch = (index * layout_.sizes.dp + at_.dp) * layout_.rows_per_micro_batch + row;
+        samples.push_back(int64_t{step - 1} * kMatrixSamples + in_batch);
+      }
+      return MakeMicroBatch(samples, arch_.vocab_size, where_.device);
+    };
+    return {.micro_batch = micro_batch, .seed = 5, .step = step};
+  }
+
+  arch::ModelArch arch_;
+  Layout layout_;
+  MatrixDevice where_;
+  topology::Coordinates at_;
+  comm::ParallelGroups groups_;
+  std::unique_ptr<parallel::FlatStore> store_;
+  std::unique_ptr<parallel::PipelineRunner> runner_;
+  std::unique_ptr<optim::AdamW> optimizer_;
+};
+
+}  // namespace
+
+std::string Layout::Text() const {
+  return absl::StrCat(topology::MeshText(sizes), vpp > 1 ? absl::StrCat(" vpp", vpp) : "", shard ? " sharded" : "",
+                      " rows ", rows_per_micro_batch);
+}
+
+LayoutResult TrainRank(const arch::ModelArch& arch, const Layout& layout, int rank, comm::GroupFactory& factory,
+                       const MatrixDevice& where) {
+  const topology::Mesh mesh = *topology::Mesh::Create(layout.sizes);
+  return RankRun(arch, layout, mesh, rank, factory, where).Train();
+}
+
+LayoutResult Train(const arch::ModelArch& arch, const Layout& layout) {
+  LayoutResult whole;
+  std::mutex mutex;
+  comm::RunRanks(static_cast<int>(layout.sizes.World()), [&](int rank, comm::GroupFactory& factory) {
+    LayoutResult part = TrainRank(arch, layout, rank, factory);
+    std::lock_guard lock(mutex);
+    for (const auto& [name, gradient] : part.gradients) {
+      const auto [at, is_new] = whole.gradients.try_emplace(name, gradient);
+      if (!is_new) at->second = at::where(gradient.isnan(), at->second, gradient);
+    }
+    if (rank != 0) return;
+    part.gradients.swap(whole.gradients);
+    whole = std::move(part);
+  });
+  return whole;
+}
+
+void ExpectEqual(const LayoutResult& one, const LayoutResult& other, const std::string& name, double tolerance) {
+  ASSERT_EQ(other.losses.size(), static_cast<size_t>(kMatrixSteps));
+  for (int step = 0; step < kMatrixSteps; ++step) {
+    EXPECT_NEAR(other.losses[step] / one.losses[step], 1.0, tolerance) << name << ", loss of step " << step + 1;
+  }
+  EXPECT_NEAR(other.norms[0] / one.norms[0], 1.0, tolerance) << name << ", gradient norm of step 1";
+  EXPECT_NEAR(other.evaluation / one.evaluation, 1.0, tolerance) << name << ", evaluation";
+  ASSERT_EQ(other.gradients.size(), one.gradients.size());
+  for (const auto& [tensor, expected] : one.gradients) {
+    EXPECT_LE(RelativeError(other.gradients.at(tensor), expected), tolerance) << name << ", gradient of " << tensor;
+  }
+}
+
+arch::ModelArch MatrixLlama() {
+  arch::ModelArch arch = *arch::FindPreset("tiny_llama");
+  arch.vocab_size = 261;
+  return arch;
+}
+
+arch::ModelArch MatrixTiedQwen3() {
+  arch::ModelArch arch = *arch::FindPreset("tiny_qwen3");
+  arch.untie_embeddings_and_output_weights = false;
+  return arch;
+}
+
+}  // namespace slipway::testing
