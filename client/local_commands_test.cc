@@ -9,6 +9,7 @@
 #include "client/exit_code.h"
 #include "common/subprocess.h"
 #include "tests/support/cli_fixture.h"
+#include "tests/support/source_dir.h"
 
 namespace slipway::client {
 namespace {

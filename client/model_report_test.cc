@@ -7,6 +7,7 @@
 #include "absl/strings/str_replace.h"
 #include "common/posix_file_system.h"
 #include "engine/format/hf_weights.h"
+#include "tests/support/source_dir.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/temp_dir.h"
 

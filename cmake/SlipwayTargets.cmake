@@ -70,6 +70,11 @@ function(slipway_cc_binary)
   slipway_link(${ARG_NAME} PRIVATE ${ARG_DEPS})
 endfunction()
 
+# Only tests know where the sources lie: their golden data is there. A header of those that read it, not a definition for
+# all: what a compiler cache keeps then serves clones in other folders.
+file(CONFIGURE OUTPUT "${CMAKE_BINARY_DIR}/tests/support/source_dir.h" CONTENT
+"#define SLIPWAY_SOURCE_DIR \"${CMAKE_SOURCE_DIR}\"\n")
+
 # slipway_cc_test(NAME engine_format_test SRCS a_test.cc b_test.cc DEPS engine_format [LABELS unit] [TIMEOUT 120]
 #                 [PROCESSORS 1] [NEEDS binary ...] [ARGS ...]). Label 'gpu': compiled everywhere, run only by scripts/gpu-tests.sh.
 function(slipway_cc_test)
@@ -78,8 +83,6 @@ function(slipway_cc_test)
   add_executable(${ARG_NAME} ${ARG_SRCS} "${CMAKE_SOURCE_DIR}/tests/support/test_main.cc")
   slipway_link(${ARG_NAME} PRIVATE ${ARG_DEPS} gtest absl spdlog)
   target_compile_options(${ARG_NAME} PRIVATE -O1)  # tests spend their time in the libraries
-  # Only tests know where the sources lie: their golden data is there.
-  target_compile_definitions(${ARG_NAME} PRIVATE SLIPWAY_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
   if(ARG_NEEDS)
     add_dependencies(${ARG_NAME} ${ARG_NEEDS})
   endif()

@@ -10,6 +10,7 @@
 
 #include "engine/arch/hf_config.h"
 #include "engine/arch/param_spec.h"
+#include "tests/support/source_dir.h"
 #include "tests/support/status_matchers.h"
 
 namespace slipway::engine::arch {

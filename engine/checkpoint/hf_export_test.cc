@@ -14,6 +14,7 @@
 #include "engine/spec/resolve.h"
 #include "engine/spec/spec_reader.h"
 #include "engine/spec/spec_writer.h"
+#include "tests/support/source_dir.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/temp_dir.h"
 

@@ -11,6 +11,7 @@
 #include "engine/corpus/pretrain_dataset.h"
 #include "engine/tokenizer/json_text.h"
 #include "tests/support/corpus_files.h"
+#include "tests/support/source_dir.h"
 
 namespace slipway::engine::corpus {
 namespace {

@@ -9,6 +9,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "tests/support/corpus_files.h"
+#include "tests/support/source_dir.h"
 
 namespace slipway::engine::corpus {
 namespace {

@@ -12,6 +12,7 @@
 #include "engine/spec/resolve.h"
 #include "engine/spec/spec_fields.h"
 #include "engine/spec/test_specs.h"
+#include "tests/support/source_dir.h"
 #include "tests/support/status_matchers.h"
 
 namespace slipway::engine::spec {

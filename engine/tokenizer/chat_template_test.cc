@@ -8,6 +8,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "common/posix_file_system.h"
+#include "tests/support/source_dir.h"
 #include "tests/support/status_matchers.h"
 
 namespace slipway::engine::tokenizer {

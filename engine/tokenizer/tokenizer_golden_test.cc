@@ -8,6 +8,7 @@
 
 #include "common/posix_file_system.h"
 #include "engine/tokenizer/tokenizer.h"
+#include "tests/support/source_dir.h"
 #include "tests/support/status_matchers.h"
 
 namespace slipway::engine::tokenizer {

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/posix_file_system.h"
 #include "engine/tokenizer/incremental_decoder.h"
+#include "tests/support/source_dir.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/temp_dir.h"
 

@@ -13,6 +13,7 @@
 #include "engine/comm/thread_communicator.h"
 #include "engine/format/checkpoint_directory.h"
 #include "engine/spec/resolve.h"
+#include "tests/support/source_dir.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/temp_dir.h"
 

@@ -17,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "server/core/testing/test_cluster.h"
+#include "tests/support/source_dir.h"
 
 namespace slipway::server::core {
 namespace {

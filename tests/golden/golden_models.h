@@ -8,6 +8,7 @@
 
 #include "engine/arch/hf_config.h"
 #include "tests/support/safetensors_tensors.h"
+#include "tests/support/source_dir.h"
 
 namespace slipway::testing {
 

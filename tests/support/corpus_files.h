@@ -14,6 +14,7 @@
 #include "engine/corpus/inspect.h"
 #include "engine/format/indexed_dataset.h"
 #include "engine/tokenizer/tokenizer.h"
+#include "tests/support/source_dir.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/temp_dir.h"
 

@@ -10,6 +10,7 @@
 
 #include "absl/types/span.h"
 #include "common/posix_file_system.h"
+#include "tests/support/source_dir.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/temp_dir.h"
 

@@ -68,7 +68,8 @@ using GroupWork =
     std::function<int(const engine::comm::ProcessRendezvous& rendezvous, engine::comm::GroupFactory& factory)>;
 
 // Runs a body's work; what went wrong goes to stderr. Exit codes: the work's; 3 to 6 no rendezvous; 7 a CommError.
-inline int WithGroups(const RankContext& rank, absl::Duration timeout, const GroupWork& work) {
+// `backend` as BackendGroupFactory::Create has it.
+inline int WithGroups(const RankContext& rank, const engine::comm::BackendOptions& backend, const GroupWork& work) {
   using engine::comm::CommError;
   at::set_num_threads(1);
   const std::vector<std::string> parts = absl::StrSplit(rank.argument, ':');
@@ -87,8 +88,7 @@ inline int WithGroups(const RankContext& rank, absl::Duration timeout, const Gro
     std::cerr << rendezvous.status() << "\n";
     return 4;
   }
-  auto factory =
-      engine::comm::BackendGroupFactory::Create(**rendezvous, "train", {.interface = "lo", .timeout = timeout});
+  auto factory = engine::comm::BackendGroupFactory::Create(**rendezvous, "train", backend);
   if (!factory.ok()) {
     std::cerr << factory.status() << "\n";
     return 5;
@@ -104,6 +104,10 @@ inline int WithGroups(const RankContext& rank, absl::Duration timeout, const Gro
   (*rendezvous)->store()->add("done", 1);
   while (rank.rank == 0 && (*rendezvous)->store()->add("done", 0) < rank.world) ::usleep(1000);
   return code;
+}
+
+inline int WithGroups(const RankContext& rank, absl::Duration timeout, const GroupWork& work) {
+  return WithGroups(rank, {.interface = "lo", .timeout = timeout}, work);
 }
 
 }  // namespace slipway::testing

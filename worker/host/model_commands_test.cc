@@ -18,6 +18,7 @@
 #include "engine/spec/spec_reader.h"
 #include "engine/spec/spec_writer.h"
 #include "engine/tokenizer/tokenizer.h"
+#include "tests/support/source_dir.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/temp_dir.h"
 #include "worker/host/loaded_model.h"
