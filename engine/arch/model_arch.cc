@@ -128,6 +128,24 @@ std::vector<Fault> Validate(const ModelArch& arch) {
   return check.Take();
 }
 
+std::vector<Fault> ValidateForCuda(const ModelArch& arch, int64_t bytes) {
+  constexpr int64_t kVectorBytes = 16, kMaxRowBytes = 32768, kMaxHeadSize = 256, kHeadGrain = 8;
+  std::vector<Fault> faults;
+  const auto add = [&](std::string path, int64_t value, std::string rule) {
+    faults.push_back({.path = std::move(path), .value = std::to_string(value), .message = std::move(rule)});
+  };
+  const int64_t grain = kVectorBytes / bytes, most = kMaxRowBytes / bytes;
+  if (arch.hidden_size % grain != 0 || arch.hidden_size > most) {
+    add("model.hidden_size", arch.hidden_size,
+        absl::StrCat("must be a multiple of ", grain, " and at most ", most, " on CUDA in this precision"));
+  }
+  if (arch.kv_channels % kHeadGrain != 0 || arch.kv_channels > kMaxHeadSize) {
+    add("model.kv_channels", arch.kv_channels,
+        absl::StrCat("must be a multiple of ", kHeadGrain, " and at most ", kMaxHeadSize, " on CUDA"));
+  }
+  return faults;
+}
+
 std::vector<float> RopeInverseFrequencies(const ModelArch& arch) {
   std::vector<float> result;
   const int64_t pairs = arch.kv_channels / 2;

@@ -67,6 +67,10 @@ struct ModelArch {
 // Every fault, with paths of the spec ("model.num_query_groups"). Empty when valid.
 std::vector<Fault> Validate(const ModelArch& arch);
 
+// What the CUDA kernels ask of a valid architecture beyond that: rows of whole 16-byte vectors that fit a thread
+// block's shared memory, and head sizes of the attention kernels. `bytes` is the size of a compute element (2 or 4).
+std::vector<Fault> ValidateForCuda(const ModelArch& arch, int64_t bytes);
+
 // The kv_channels / 2 inverse frequencies of the rotary embedding, with Llama 3's scaling where the model has it:
 // computed in double, rounded once. Pair i turns by position * result[i]; its members are the dimensions i and
 // i + kv_channels / 2 of a head (Hugging Face's half-split convention).

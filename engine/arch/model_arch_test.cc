@@ -83,5 +83,22 @@ TEST(Presets, UnknownNames) {
   EXPECT_THAT(FindPreset(""), StatusIs(absl::StatusCode::kNotFound, HasSubstr("llama3_2_1b, ")));
 }
 
+TEST(ModelArch, CudaAsksForWholeVectorsAndKnownHeadSizes) {
+  ModelArch arch = *FindPreset("tiny_llama");
+  EXPECT_TRUE(ValidateForCuda(arch, 2).empty());
+  arch.hidden_size = 68;  // whole vectors of fp32, not of bf16
+  arch.kv_channels = 20;
+  EXPECT_EQ(ValidateForCuda(arch, 4).size(), 1u);
+  const std::vector<Fault> faults = ValidateForCuda(arch, 2);
+  ASSERT_EQ(faults.size(), 2u);
+  EXPECT_EQ(faults[0].path, "model.hidden_size");
+  EXPECT_EQ(faults[0].value, "68");
+  EXPECT_EQ(faults[0].message, "must be a multiple of 8 and at most 16384 on CUDA in this precision");
+  EXPECT_EQ(faults[1].path, "model.kv_channels");
+  arch = *FindPreset("tiny_llama");
+  arch.hidden_size = 16392;
+  EXPECT_EQ(ValidateForCuda(arch, 2).size(), 1u);
+}
+
 }  // namespace
 }  // namespace slipway::engine::arch

@@ -1,5 +1,6 @@
 // What a GPU test needs before its first tensor: the CUDA plug-in, loaded from SLIPWAY_LIB_DIR. Including this file
-// makes a test binary do so; without a GPU or the plug-in it fails.
+// makes a test binary do so; without a GPU or the plug-in it fails. A rank process, which runs no tests, calls
+// LoadGpuPlugin itself.
 #ifndef SLIPWAY_TESTS_GPU_GPU_ENVIRONMENT_H_
 #define SLIPWAY_TESTS_GPU_GPU_ENVIRONMENT_H_
 
@@ -13,20 +14,25 @@
 
 namespace slipway::testing {
 
+// The plug-in's handle; null, with the reason on stderr, when it cannot be loaded or there is no GPU.
+inline void* LoadGpuPlugin() {
+  const char* directory = std::getenv("SLIPWAY_LIB_DIR");
+  const std::string path = std::string(directory != nullptr ? directory : "lib") + "/libslipway_cuda.so";
+  void* handle = ::dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL);
+  if (handle == nullptr) {
+    std::fprintf(stderr, "%s\n", ::dlerror());
+    return nullptr;
+  }
+  if (!at::globalContext().hasCUDA()) {
+    std::fprintf(stderr, "no CUDA device\n");
+    return nullptr;
+  }
+  return handle;
+}
+
 class GpuEnvironment : public ::testing::Environment {
  public:
-  void SetUp() override {
-    const char* directory = std::getenv("SLIPWAY_LIB_DIR");
-    const std::string path = std::string(directory != nullptr ? directory : "lib") + "/libslipway_cuda.so";
-    void* handle = ::dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL);
-    ASSERT_NE(handle, nullptr) << ::dlerror();
-    ASSERT_TRUE(at::globalContext().hasCUDA()) << "no CUDA device";
-    plugin_ = handle;
-  }
-  static void* plugin() { return plugin_; }
-
- private:
-  static inline void* plugin_ = nullptr;
+  void SetUp() override { ASSERT_NE(LoadGpuPlugin(), nullptr); }
 };
 
 inline const auto* const kGpuEnvironment = ::testing::AddGlobalTestEnvironment(new GpuEnvironment);

@@ -8,6 +8,7 @@
 #include "engine/spec/arch_from_spec.h"
 #include "engine/spec/validate.h"
 #include "engine/train/datasets.h"
+#include "engine/train/run_options.h"
 #include "worker/host/device_setup.h"
 #include "worker/host/preflight_checks.h"
 #include "worker/link/rank_files.h"
@@ -19,12 +20,18 @@ using slipway::v1::PreflightResult;
 using slipway::v1::TrainingSpec;
 
 // The rules between fields. The result is the architecture, where there is one.
-absl::StatusOr<engine::arch::ModelArch> CheckSpec(const TrainingSpec& spec, PreflightResult* result) {
+absl::StatusOr<engine::arch::ModelArch> CheckSpec(const TrainingSpec& spec, bool on_cuda, PreflightResult* result) {
   const absl::StatusOr<engine::arch::ModelArch> arch = engine::spec::ArchFromSpec(spec);
   engine::spec::ValidateOptions options;
   if (arch.ok()) options.arch = *arch;
   for (const engine::spec::SpecFault& fault : engine::spec::Validate(spec, options)) {
     AddFault(fault.path, fault.value.empty() ? fault.message : StrCat(fault.value, ": ", fault.message), result);
+  }
+  if (on_cuda && arch.ok()) {
+    const int64_t bytes = engine::train::ComputeType(spec.precision()) == at::kFloat ? 4 : 2;
+    for (const Fault& fault : engine::arch::ValidateForCuda(*arch, bytes)) {
+      AddFault(fault.path, StrCat(fault.value, ": ", fault.message), result);
+    }
   }
   // Explicit fields and presets are Validate's.
   if (spec.model().has_hf_path()) AddFault("model.hf_path", arch.status(), result);
@@ -48,7 +55,8 @@ PreflightResult Preflight(FileSystem& files, const slipway::worker::v1::WorkerLa
   const bool inside = result.faults().empty();  // nothing outside of the roots is opened
   AddFault("parallelism.device", OpenDevice(launch.device()).status(), &result);
   const int before_spec = result.faults_size();
-  const absl::StatusOr<engine::arch::ModelArch> arch = CheckSpec(launch.spec(), &result);
+  const absl::StatusOr<engine::arch::ModelArch> arch =
+      CheckSpec(launch.spec(), launch.device().starts_with("cuda"), &result);
   const bool spec_is_right = result.faults_size() == before_spec;
   if (inside && arch.ok() && engine::arch::Validate(*arch).empty()) {
     CheckWeights(files, launch, *arch, &result);

@@ -22,20 +22,20 @@ __device__ __forceinline__ __nv_bfloat16 FromFloat<__nv_bfloat16>(float x) {
   return __float2bfloat16_rn(x);
 }
 
-// 16 bytes of T: the widest access of a thread.
-template <typename T>
-struct alignas(16) Vec {
-  static constexpr int kSize = 16 / sizeof(T);
+// N elements of T that a thread moves at once; by default 16 bytes, the widest access.
+template <typename T, int N = 16 / sizeof(T)>
+struct alignas(N * sizeof(T)) Vec {
+  static constexpr int kSize = N;
   T data[kSize];
 };
 
-template <typename T>
-__device__ __forceinline__ Vec<T> Load(const T* base, int64_t vector_index) {
-  return reinterpret_cast<const Vec<T>*>(base)[vector_index];
+template <typename T, int N = 16 / sizeof(T)>
+__device__ __forceinline__ Vec<T, N> Load(const T* base, int64_t vector_index) {
+  return reinterpret_cast<const Vec<T, N>*>(base)[vector_index];
 }
-template <typename T>
-__device__ __forceinline__ void Store(T* base, int64_t vector_index, const Vec<T>& value) {
-  reinterpret_cast<Vec<T>*>(base)[vector_index] = value;
+template <typename T, int N>
+__device__ __forceinline__ void Store(T* base, int64_t vector_index, const Vec<T, N>& value) {
+  reinterpret_cast<Vec<T, N>*>(base)[vector_index] = value;
 }
 
 template <typename F>

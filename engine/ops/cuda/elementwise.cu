@@ -9,18 +9,17 @@ constexpr int kThreads = 256;
 
 __device__ __forceinline__ float Sigmoid(float x) { return 1.f / (1.f + __expf(-x)); }
 
-// in [rows, 2 n]: gate | up.
-template <typename T>
+// in [rows, 2 n]: gate | up, N elements at a time.
+template <typename T, int N>
 __global__ void SwiGluForwardKernel(const T* __restrict__ in, T* __restrict__ out, int64_t rows, int64_t n) {
-  constexpr int kVec = Vec<T>::kSize;
-  const int64_t vectors = n / kVec, total = rows * vectors;
+  const int64_t vectors = n / N, total = rows * vectors;
   for (int64_t at = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; at < total;
        at += static_cast<int64_t>(gridDim.x) * blockDim.x) {
     const int64_t row = at / vectors, v = at % vectors;
-    const Vec<T> gate = Load(in + row * 2 * n, v), up = Load(in + row * 2 * n + n, v);
-    Vec<T> y;
+    const Vec<T, N> gate = Load<T, N>(in + row * 2 * n, v), up = Load<T, N>(in + row * 2 * n + n, v);
+    Vec<T, N> y;
 #pragma unroll
-    for (int i = 0; i < kVec; ++i) {
+    for (int i = 0; i < N; ++i) {
       const float g = ToFloat(gate.data[i]);
       y.data[i] = FromFloat<T>(g * Sigmoid(g) * ToFloat(up.data[i]));
     }
@@ -28,18 +27,18 @@ __global__ void SwiGluForwardKernel(const T* __restrict__ in, T* __restrict__ ou
   }
 }
 
-template <typename T>
+template <typename T, int N>
 __global__ void SwiGluBackwardKernel(const T* __restrict__ dy, const T* __restrict__ in, T* __restrict__ din,
                                      int64_t rows, int64_t n) {
-  constexpr int kVec = Vec<T>::kSize;
-  const int64_t vectors = n / kVec, total = rows * vectors;
+  const int64_t vectors = n / N, total = rows * vectors;
   for (int64_t at = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; at < total;
        at += static_cast<int64_t>(gridDim.x) * blockDim.x) {
     const int64_t row = at / vectors, v = at % vectors;
-    const Vec<T> gate = Load(in + row * 2 * n, v), up = Load(in + row * 2 * n + n, v), d = Load(dy + row * n, v);
-    Vec<T> dgate, dup;
+    const Vec<T, N> gate = Load<T, N>(in + row * 2 * n, v), up = Load<T, N>(in + row * 2 * n + n, v),
+                    d = Load<T, N>(dy + row * n, v);
+    Vec<T, N> dgate, dup;
 #pragma unroll
-    for (int i = 0; i < kVec; ++i) {
+    for (int i = 0; i < N; ++i) {
       const float g = ToFloat(gate.data[i]), u = ToFloat(up.data[i]), dd = ToFloat(d.data[i]), s = Sigmoid(g);
       dgate.data[i] = FromFloat<T>(dd * u * s * (1.f + g * (1.f - s)));
       dup.data[i] = FromFloat<T>(dd * g * s);
@@ -121,29 +120,44 @@ __global__ void FinalSumKernel(const double* __restrict__ partial, int count, do
 
 }  // namespace
 
+// A tensor-parallel share of the feed-forward may have any width: what is not whole vectors goes one element at a time.
+template <typename T>
+void SwiGluForwardOf(const void* in, void* out, int64_t rows, int64_t n, cudaStream_t stream) {
+  constexpr int kWide = Vec<T>::kSize;
+  const auto* const from = static_cast<const T*>(in);
+  auto* const to = static_cast<T*>(out);
+  if (n % kWide == 0)
+    SwiGluForwardKernel<T, kWide><<<GridFor(rows * n / kWide), kThreads, 0, stream>>>(from, to, rows, n);
+  else
+    SwiGluForwardKernel<T, 1><<<GridFor(rows * n), kThreads, 0, stream>>>(from, to, rows, n);
+}
+
+template <typename T>
+void SwiGluBackwardOf(const void* dy, const void* in, void* din, int64_t rows, int64_t n, cudaStream_t stream) {
+  constexpr int kWide = Vec<T>::kSize;
+  const auto *const grad = static_cast<const T*>(dy), *const from = static_cast<const T*>(in);
+  auto* const to = static_cast<T*>(din);
+  if (n % kWide == 0)
+    SwiGluBackwardKernel<T, kWide><<<GridFor(rows * n / kWide), kThreads, 0, stream>>>(grad, from, to, rows, n);
+  else
+    SwiGluBackwardKernel<T, 1><<<GridFor(rows * n), kThreads, 0, stream>>>(grad, from, to, rows, n);
+}
+
 void SwiGluForward(bool bf16, const void* in, void* out, int64_t rows, int64_t n, cudaStream_t stream) {
   if (rows == 0) return;
-  if (bf16) {
-    using T = __nv_bfloat16;
-    SwiGluForwardKernel<T><<<GridFor(rows * n / Vec<T>::kSize), kThreads, 0, stream>>>(static_cast<const T*>(in),
-                                                                                       static_cast<T*>(out), rows, n);
-  } else {
-    SwiGluForwardKernel<float><<<GridFor(rows * n / 4), kThreads, 0, stream>>>(static_cast<const float*>(in),
-                                                                               static_cast<float*>(out), rows, n);
-  }
+  if (bf16)
+    SwiGluForwardOf<__nv_bfloat16>(in, out, rows, n, stream);
+  else
+    SwiGluForwardOf<float>(in, out, rows, n, stream);
 }
 
 void SwiGluBackward(bool bf16, const void* dy, const void* in, void* din, int64_t rows, int64_t n,
                     cudaStream_t stream) {
   if (rows == 0) return;
-  if (bf16) {
-    using T = __nv_bfloat16;
-    SwiGluBackwardKernel<T><<<GridFor(rows * n / Vec<T>::kSize), kThreads, 0, stream>>>(
-        static_cast<const T*>(dy), static_cast<const T*>(in), static_cast<T*>(din), rows, n);
-  } else {
-    SwiGluBackwardKernel<float><<<GridFor(rows * n / 4), kThreads, 0, stream>>>(
-        static_cast<const float*>(dy), static_cast<const float*>(in), static_cast<float*>(din), rows, n);
-  }
+  if (bf16)
+    SwiGluBackwardOf<__nv_bfloat16>(dy, in, din, rows, n, stream);
+  else
+    SwiGluBackwardOf<float>(dy, in, din, rows, n, stream);
 }
 
 void AdamW(const AdamWArgs& args, cudaStream_t stream) {

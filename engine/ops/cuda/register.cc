@@ -173,7 +173,6 @@ at::Tensor QkNormRopeBackwardCuda(const at::Tensor& dout, const at::Tensor& qkv,
 at::Tensor SwiGluCuda(const at::Tensor& gate_up) {
   const int64_t n = gate_up.size(1) / 2;
   at::Tensor out = at::empty({gate_up.size(0), n}, gate_up.options());
-  RowSize(out);
   SwiGluForward(IsBf16(gate_up), gate_up.const_data_ptr(), out.mutable_data_ptr(), gate_up.size(0), n, Stream());
   CheckLaunch();
   return out;
@@ -182,7 +181,7 @@ at::Tensor SwiGluCuda(const at::Tensor& gate_up) {
 at::Tensor SwiGluBackwardCuda(const at::Tensor& dy, const at::Tensor& gate_up) {
   at::Tensor din = at::empty_like(gate_up);
   SwiGluBackward(IsBf16(gate_up), dy.const_data_ptr(), gate_up.const_data_ptr(), din.mutable_data_ptr(),
-                 gate_up.size(0), RowSize(dy), Stream());
+                 gate_up.size(0), dy.size(1), Stream());
   CheckLaunch();
   return din;
 }
