@@ -28,6 +28,7 @@ using ::testing::HasSubstr;
 using testing::kJobFile;
 using testing::Ran;
 using testing::RichStatus;
+using ::testing::StartsWith;
 using testing::Unary;
 
 v1::Job MakeJob(v1::JobState state, int64_t step = 0) {
@@ -142,7 +143,9 @@ TEST_F(CliTest, TheServersDetailsAreReadable) {
   WriteFile("a.yaml", kJobFile);
   const Ran ran = Run({"jobs", "submit", "-f", "a.yaml"});
   EXPECT_EQ(ran.code, kExitUsage);
-  EXPECT_EQ(ran.err, "error: the job has 1 fault\n  training.seq_length: 8192: above what the model takes\n");
+  EXPECT_THAT(ran.err, StartsWith("error: a.yaml, as the server sees it, has 1 fault:\na.yaml:"));
+  EXPECT_THAT(ran.err, HasSubstr("training.seq_length: 8192: above what the model takes\n"));
+  EXPECT_EQ(Run({"jobs", "submit", "-f", "a.yaml", "--dry-run"}).err, ran.err);
   EXPECT_EQ(Run({"jobs", "pause", "job-1"}).code, kExitConflict);
 }
 

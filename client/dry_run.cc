@@ -40,7 +40,7 @@ absl::Status PrintPlan(const Command& command, const JobFile& job, const v1::Tra
 
 }  // namespace
 
-absl::StatusOr<int> DryRun(const Command& command, const JobFile& job) {
+absl::StatusOr<int> DryRun(const Command& command, const JobFile& job, const std::string& file) {
   const v1::TrainingSpec resolved = engine::spec::Resolve(job.spec);
   if (job.faults.empty()) SLIPWAY_RETURN_IF_ERROR(PrintPlan(command, job, resolved));
   // The files are looked at even when the configuration has faults, so that all of them come at once.
@@ -61,7 +61,7 @@ absl::StatusOr<int> DryRun(const Command& command, const JobFile& job) {
     command.Say(absl::StrCat("not checked by a server: ", answer.message()));
     return kExitOk;
   }
-  SLIPWAY_RETURN_IF_ERROR(answer);
+  SLIPWAY_RETURN_IF_ERROR(WithPlaces(answer, job, file));
   command.Say("the server accepts the job");
   return kExitOk;
 }

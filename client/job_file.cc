@@ -5,6 +5,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "client/rpc_status.h"
 #include "common/posix_file_system.h"
 #include "common/status_macros.h"
 #include "engine/spec/arch_from_spec.h"
@@ -65,6 +66,13 @@ void ResolvePaths(const std::string& directory, const Environment& environment,
     }
     holder->GetReflection()->SetString(holder, field.field(), absolute);
   }
+}
+
+absl::Status WithPlaces(const absl::Status& answer, const JobFile& job, const std::string& file) {
+  engine::spec::SpecFaults faults = FaultsOf(answer);
+  if (faults.empty()) return answer;
+  engine::spec::AddLocations(job.locations, &faults);
+  return engine::spec::FaultsToStatus(faults, absl::StrCat(file, ", as the server sees it,"));
 }
 
 absl::StatusOr<JobFile> LoadJobFile(const std::string& path, const std::vector<std::string>& overrides,

@@ -13,6 +13,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "common/file_system.h"
 #include "engine/checkpoint/run_state.h"
 #include "engine/comm/parallel_groups.h"
@@ -27,11 +28,15 @@ struct ResumePoint {
   int64_t epoch = 0;
   int64_t step = 0;
   std::string path;
+  int64_t size_bytes = 0;
+  absl::Time commit_time;
 };
 
-// The newest valid checkpoint in `root` that lies in the lineage; nothing when there is none. Directories without a
-// valid manifest, of another lineage, or with missing or short files are passed over; `notes` says which and why.
+// The job's newest valid checkpoint in `root` that lies in the lineage; nothing when there is none. Directories without
+// a valid manifest, of another lineage, or with missing or short files are passed over; `notes` says which and why.
+// FailedPrecondition when the root is another job's (format::CheckOwner).
 absl::StatusOr<std::optional<ResumePoint>> FindResumePoint(FileSystem& files, const std::string& root,
+                                                           const std::string& job_id,
                                                            const std::vector<v1::LineageEntry>& lineage,
                                                            std::vector<std::string>* notes);
 
@@ -43,7 +48,8 @@ struct SaveRequest {
   v1::TrainingSpec spec;  // resolved
   std::vector<v1::LineageEntry> lineage;
   std::string config_json;  // the model's config.json, so that an export needs nothing else
-  int32_t keep_last = 2;    // committed checkpoints to keep; 0: all
+  // Committed checkpoints to keep; 0: all. The last one saved before steps were skipped stays beside them.
+  int32_t keep_last = 2;
   int64_t request_number = 0;
 };
 

@@ -92,17 +92,20 @@ absl::Status LoadCheckpointWeights(FileSystem& files, const std::string& path, p
 }
 
 absl::StatusOr<std::optional<ResumePoint>> FindResumePoint(FileSystem& files, const std::string& root,
+                                                           const std::string& job_id,
                                                            const std::vector<v1::LineageEntry>& lineage,
                                                            std::vector<std::string>* notes) {
-  if (lineage.empty()) return std::optional<ResumePoint>();
-  SLIPWAY_ASSIGN_OR_RETURN(const format::CheckpointList list, format::ListCheckpoints(files, root));
+  SLIPWAY_ASSIGN_OR_RETURN(const format::CheckpointList list, format::ListCheckpoints(files, root, job_id));
+  SLIPWAY_RETURN_IF_ERROR(format::CheckOwner(list, root));
   for (const format::RejectedDirectory& rejected : list.rejected) {
     notes->push_back(
         StrCat(rejected.directory, " is not a complete checkpoint and is passed over: ", rejected.reason.message()));
   }
   const format::CheckpointEntry* newest = format::NewestInLineage(list, ToFormat(lineage));
   if (newest == nullptr) return std::optional<ResumePoint>();
-  return std::optional<ResumePoint>({newest->id.epoch, newest->id.step, newest->directory});
+  SLIPWAY_ASSIGN_OR_RETURN(const FileInfo info, files.Stat(JoinPath(newest->directory, format::kManifestFile)));
+  return std::optional<ResumePoint>(
+      {newest->id.epoch, newest->id.step, newest->directory, newest->manifest.TotalBytes(), info.modified});
 }
 
 }  // namespace slipway::engine::checkpoint

@@ -3,6 +3,7 @@
 
 #include <limits>
 #include <map>
+#include <optional>
 #include <utility>
 
 #include "common/checksum.h"
@@ -44,6 +45,7 @@ int64_t ParametersOf(const parallel::FlatStore& store) {
 absl::StatusOr<format::Manifest> MakeManifest(FileSystem& files, const SaveRequest& request,
                                               const std::string& directory, int world) {
   format::Manifest manifest;
+  manifest.job_id = request.job_id;
   manifest.epoch = request.epoch;
   StateToManifest(request.state, manifest);
   manifest.resolved_spec = spec::SpecToJson(request.spec);
@@ -70,6 +72,9 @@ absl::StatusOr<format::Manifest> MakeManifest(FileSystem& files, const SaveReque
 // Rank 0, before anybody writes: the directory, and room for what will be written.
 absl::Status Begin(FileSystem& files, const SaveRequest& request, format::CheckpointId id, int64_t parameters) {
   SLIPWAY_RETURN_IF_ERROR(files.MakeDirectories(request.root));
+  SLIPWAY_ASSIGN_OR_RETURN(const format::CheckpointList list,
+                           format::ListCheckpoints(files, request.root, request.job_id));
+  SLIPWAY_RETURN_IF_ERROR(format::CheckOwner(list, request.root));
   SLIPWAY_RETURN_IF_ERROR(
       format::CheckSpace(files, request.root, parameters * 3 * DTypeSize(DType::kFloat32) + kOverheadBytes));
   return format::BeginCheckpoint(files, request.root, id).status();
@@ -83,9 +88,7 @@ absl::StatusOr<int64_t> Commit(FileSystem& files, const SaveRequest& request, co
     manifest.files[kConfigFile] = {static_cast<int64_t>(request.config_json.size()), ChecksumOf(request.config_json)};
   }
   SLIPWAY_RETURN_IF_ERROR(format::CommitCheckpoint(files, request.root, manifest));
-  int64_t bytes = 0;
-  for (const auto& [name, file] : manifest.files) bytes += file.size;
-  return bytes;
+  return manifest.TotalBytes();
 }
 
 v1::Checkpoint Describe(const SaveRequest& request, format::CheckpointId id, v1::CheckpointState state) {
@@ -98,13 +101,27 @@ v1::Checkpoint Describe(const SaveRequest& request, format::CheckpointId id, v1:
   return checkpoint;
 }
 
+// The newest one that was not saved in the middle of skipped steps: what an operator goes back to when a run diverges.
+std::optional<format::CheckpointId> NewestWithoutSkips(const format::CheckpointList& list,
+                                                       const std::vector<format::LineageEntry>& lineage) {
+  for (auto entry = list.complete.rbegin(); entry != list.complete.rend(); ++entry) {
+    if (!format::InLineage(lineage, entry->id.epoch, entry->id.step)) continue;
+    const absl::StatusOr<RunState> state = StateFromManifest(entry->manifest);
+    if (state.ok() && state->consecutive_skipped == 0) return entry->id;
+  }
+  return std::nullopt;
+}
+
 // Appends those that it removed.
 absl::Status RemoveOld(FileSystem& files, const SaveRequest& request, std::vector<v1::Checkpoint>* removed) {
   if (request.keep_last <= 0) return absl::OkStatus();
-  SLIPWAY_ASSIGN_OR_RETURN(const format::CheckpointList list, format::ListCheckpoints(files, request.root));
+  SLIPWAY_ASSIGN_OR_RETURN(const format::CheckpointList list,
+                           format::ListCheckpoints(files, request.root, request.job_id));
   format::RetentionPolicy policy;
   policy.keep_last = request.keep_last;
-  for (const format::CheckpointId& id : format::ChooseForRemoval(list, ToFormat(request.lineage), policy)) {
+  const std::vector<format::LineageEntry> lineage = ToFormat(request.lineage);
+  if (const std::optional<format::CheckpointId> good = NewestWithoutSkips(list, lineage)) policy.pinned.insert(*good);
+  for (const format::CheckpointId& id : format::ChooseForRemoval(list, lineage, policy)) {
     SLIPWAY_RETURN_IF_ERROR(format::RemoveCheckpoint(files, request.root, id));
     removed->push_back(Describe(request, id, v1::CHECKPOINT_STATE_DELETED));
   }

@@ -134,12 +134,12 @@ absl::StatusOr<ExportResult> ExportCheckpoint(FileSystem& files, const std::stri
   return result;
 }
 
-absl::Status ExportLatest(FileSystem& files, const std::string& checkpoint_root,
+absl::Status ExportLatest(FileSystem& files, const std::string& checkpoint_root, const std::string& job_id,
                           const std::vector<v1::LineageEntry>& lineage, const v1::TrainingSpec& spec,
                           const std::string& out_dir) {
   std::vector<std::string> notes;
   SLIPWAY_ASSIGN_OR_RETURN(const std::optional<ResumePoint> newest,
-                           FindResumePoint(files, checkpoint_root, lineage, &notes));
+                           FindResumePoint(files, checkpoint_root, job_id, lineage, &notes));
   if (!newest.has_value())
     return absl::NotFoundError(StrCat(checkpoint_root, " has no checkpoint of this run to export"));
   ExportOptions options{.out_dir = out_dir, .replace = true};

@@ -46,9 +46,9 @@ struct ExportResult {
 absl::StatusOr<ExportResult> ExportCheckpoint(FileSystem& files, const std::string& checkpoint_dir,
                                               const ExportOptions& options);
 
-// The newest checkpoint of the lineage, at the end of a run, as spec.checkpoint.export_dtype wants it. What an earlier
-// attempt exported there is replaced. NotFound when the lineage has no checkpoint.
-absl::Status ExportLatest(FileSystem& files, const std::string& checkpoint_root,
+// The job's newest checkpoint of the lineage, at the end of a run, as spec.checkpoint.export_dtype wants it. What an
+// earlier attempt exported there is replaced. NotFound when the lineage has no checkpoint.
+absl::Status ExportLatest(FileSystem& files, const std::string& checkpoint_root, const std::string& job_id,
                           const std::vector<v1::LineageEntry>& lineage, const v1::TrainingSpec& spec,
                           const std::string& out_dir);
 

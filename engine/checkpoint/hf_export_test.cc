@@ -257,11 +257,11 @@ TEST_F(HfExportTest, TheLatestOfTheLineageReplacesAnEarlierExport) {
   spec.mutable_checkpoint()->set_export_dtype("bfloat16");
   v1::LineageEntry entry;
   entry.set_epoch(1);
-  EXPECT_THAT(ExportLatest(files_, temp_.Path("nothing"), {entry}, spec, out_),
+  EXPECT_THAT(ExportLatest(files_, temp_.Path("nothing"), "job-test", {entry}, spec, out_),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("nothing")));
   ASSERT_OK(files_.MakeDirectories(out_));
   ASSERT_OK(files_.WriteFileAtomically(JoinPath(out_, "stale"), "of an earlier attempt"));
-  ASSERT_OK(ExportLatest(files_, temp_.Path("checkpoints"), {entry}, spec, out_));
+  ASSERT_OK(ExportLatest(files_, temp_.Path("checkpoints"), "job-test", {entry}, spec, out_));
   EXPECT_THAT(*files_.List(out_), UnorderedElementsAre("config.json", "model.safetensors"));
   EXPECT_EQ(Config(out_)["dtype"], "bfloat16");
 }

@@ -66,6 +66,7 @@ struct TestCheckpoint {
   int64_t epoch = 1;
   std::string spec_json;
   std::string config_json;  // empty: none is stored
+  std::string job_id = "job-test";
 };
 
 // Writes the masters of every untied parameter under `root`; returns the step's directory.
@@ -75,6 +76,7 @@ inline absl::StatusOr<std::string> WriteTestCheckpoint(FileSystem& files, const 
   const format::CheckpointId id{checkpoint.step, checkpoint.epoch};
   SLIPWAY_ASSIGN_OR_RETURN(const std::string directory, format::BeginCheckpoint(files, root, id));
   format::Manifest manifest;
+  manifest.job_id = checkpoint.job_id;
   manifest.step = checkpoint.step;
   manifest.epoch = checkpoint.epoch;
   manifest.resolved_spec = checkpoint.spec_json;

@@ -79,7 +79,8 @@ absl::Status VerifyChecksums(FileSystem& file_system, const std::string& directo
   return absl::OkStatus();
 }
 
-absl::StatusOr<CheckpointList> ListCheckpoints(FileSystem& file_system, const std::string& root) {
+absl::StatusOr<CheckpointList> ListCheckpoints(FileSystem& file_system, const std::string& root,
+                                               std::string_view job_id) {
   CheckpointList list;
   absl::StatusOr<std::vector<std::string>> names = file_system.List(root);
   if (absl::IsNotFound(names.status())) return list;
@@ -89,15 +90,27 @@ absl::StatusOr<CheckpointList> ListCheckpoints(FileSystem& file_system, const st
     if (!id.has_value()) continue;
     const std::string directory = JoinPath(root, name);
     absl::StatusOr<Manifest> manifest = ReadCheckpoint(file_system, directory);
-    if (manifest.ok()) {
-      list.complete.push_back({*id, directory, std::move(*manifest)});
-    } else {
+    if (!manifest.ok()) {
       list.rejected.push_back({directory, manifest.status()});
+    } else if (manifest->job_id != job_id) {
+      list.foreign.push_back({directory, manifest->job_id});
+    } else {
+      list.complete.push_back({*id, directory, std::move(*manifest)});
     }
   }
   std::sort(list.complete.begin(), list.complete.end(),
             [](const CheckpointEntry& a, const CheckpointEntry& b) { return a.id < b.id; });
   return list;
+}
+
+absl::Status CheckOwner(const CheckpointList& list, const std::string& root) {
+  if (list.foreign.empty() || !list.complete.empty()) return absl::OkStatus();
+  const ForeignCheckpoint& other = list.foreign.back();
+  return absl::FailedPreconditionError(
+      StrCat(root, " holds checkpoints of job ", other.job_id, " (", BaseName(other.directory),
+             "); give this job a checkpoint.path of its own, or none. To start from that job's weights, set "
+             "model.pretrained_checkpoint to ",
+             other.directory));
 }
 
 const CheckpointEntry* NewestInLineage(const CheckpointList& list, const std::vector<LineageEntry>& lineage) {
@@ -124,8 +137,9 @@ absl::Status CommitCheckpoint(FileSystem& file_system, const std::string& root, 
   const std::string final_directory = JoinPath(root, CheckpointName(id));
   SLIPWAY_RETURN_IF_ERROR(ValidateManifest(manifest));
   SLIPWAY_RETURN_IF_ERROR(CheckFileSizes(file_system, temporary, manifest));
-  if (IsValidCheckpoint(file_system, final_directory)) {
-    return absl::AlreadyExistsError(absl::StrCat(final_directory, " is a complete checkpoint already"));
+  if (const absl::StatusOr<Manifest> there = ReadCheckpoint(file_system, final_directory); there.ok()) {
+    return absl::AlreadyExistsError(
+        absl::StrCat(final_directory, " is a complete checkpoint already, of job ", there->job_id));
   }
   // Also syncs the directory, and with it the names of all files in it.
   SLIPWAY_RETURN_IF_ERROR(

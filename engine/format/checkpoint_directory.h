@@ -43,17 +43,29 @@ struct CheckpointEntry {
   std::string directory;
   Manifest manifest;
 };
+struct ForeignCheckpoint {
+  std::string directory;
+  std::string job_id;  // whose it is
+};
 struct RejectedDirectory {
   std::string directory;
   absl::Status reason;
 };
 struct CheckpointList {
-  std::vector<CheckpointEntry> complete;  // by step, then epoch
+  std::vector<CheckpointEntry> complete;  // the job's own, by step, then epoch
+  // Complete checkpoints of other jobs: never resumed from, counted or removed.
+  std::vector<ForeignCheckpoint> foreign;
   // Directories named like checkpoints that are none. To be told, not to be repaired by hand.
   std::vector<RejectedDirectory> rejected;
 };
-// A root that does not exist has no checkpoints. Temporary directories and foreign names are not mentioned.
-absl::StatusOr<CheckpointList> ListCheckpoints(FileSystem& file_system, const std::string& root);
+// What a job finds under its root. A root that does not exist has no checkpoints. Temporary directories and names that
+// are none of ours are not mentioned.
+absl::StatusOr<CheckpointList> ListCheckpoints(FileSystem& file_system, const std::string& root,
+                                               std::string_view job_id);
+
+// A root belongs to one job. FailedPrecondition naming root, owner and what to do when only another one has checkpoints
+// there. (Copies of strangers beside the job's own are in nobody's way.)
+absl::Status CheckOwner(const CheckpointList& list, const std::string& root);
 
 // The newest checkpoint of an attempt's own history, or nullptr. What lies outside the lineage was written by an
 // attempt that has lost its job, and is ignored.
@@ -67,7 +79,7 @@ absl::StatusOr<std::string> BeginCheckpoint(FileSystem& file_system, const std::
 // Every file must be written and synced already. Checks the manifest and the files' sizes, writes the manifest last,
 // syncs, renames: when this returns OK the checkpoint survives a power loss. When it fails there is none, or, if only
 // the last sync failed, a complete one that a power loss may take away. An invalid directory of the same name is
-// replaced; a valid one gives AlreadyExists.
+// replaced; a valid one gives AlreadyExists, naming its job.
 absl::Status CommitCheckpoint(FileSystem& file_system, const std::string& root, const Manifest& manifest);
 // Removes the temporary directory of a save that failed.
 absl::Status AbortCheckpoint(FileSystem& file_system, const std::string& root, CheckpointId id);
@@ -81,8 +93,9 @@ struct RetentionPolicy {
   std::set<CheckpointId> pinned;      // somebody asked to keep them
   std::set<CheckpointId> being_read;  // an export or another job reads them now
 };
-// Those to remove, oldest first: never the newest in the lineage (the last good one), never pinned ones or ones being
-// read. Checkpoints outside the lineage do not count among the kept and are removed as well.
+// Those of the job to remove, oldest first: never the newest in the lineage (the last good one), never pinned ones or
+// ones being read. Checkpoints outside the lineage do not count among the kept and are removed as well; those of other
+// jobs stay.
 std::vector<CheckpointId> ChooseForRemoval(const CheckpointList& list, const std::vector<LineageEntry>& lineage,
                                            const RetentionPolicy& policy);
 // Renames first, so that a half-removed directory is no checkpoint.

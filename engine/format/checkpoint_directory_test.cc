@@ -25,12 +25,13 @@ absl::Status WriteSynced(FileSystem& files, const std::string& path, std::string
 }
 
 // A whole save, as a trainer does it: on an error it aborts.
-absl::Status Save(FileSystem& files, const std::string& root, int64_t step, int64_t epoch = 3) {
+absl::Status Save(FileSystem& files, const std::string& root, int64_t step, int64_t epoch = 3,
+                  const std::string& job_id = kExampleJob) {
   const auto save = [&]() -> absl::Status {
     SLIPWAY_ASSIGN_OR_RETURN(const std::string directory, BeginCheckpoint(files, root, {step, epoch}));
     SLIPWAY_RETURN_IF_ERROR(WriteSynced(files, JoinPath(directory, "a.safetensors"), ExampleContents('a')));
     SLIPWAY_RETURN_IF_ERROR(WriteSynced(files, JoinPath(directory, "b.safetensors"), ExampleContents('b')));
-    return CommitCheckpoint(files, root, ExampleManifest(step, epoch));
+    return CommitCheckpoint(files, root, ExampleManifest(step, epoch, job_id));
   };
   const absl::Status status = save();
   if (!status.ok()) AbortCheckpoint(files, root, {step, epoch}).IgnoreError();
@@ -61,17 +62,17 @@ TEST(CheckpointNameTest, RoundTripsAndRefusesOthers) {
 TEST(CheckpointTest, SavesListsAndVerifies) {
   TempDir dir;
   PosixFileSystem files;
-  ASSERT_OK_AND_ASSIGN(CheckpointList list, ListCheckpoints(files, dir.Path("not yet")));
+  ASSERT_OK_AND_ASSIGN(CheckpointList list, ListCheckpoints(files, dir.Path("not yet"), kExampleJob));
   EXPECT_THAT(list.complete, IsEmpty());
   ASSERT_OK(Save(files, dir.path(), 120));
   ASSERT_OK(Save(files, dir.path(), 80, 2));
   ASSERT_OK(Save(files, dir.path(), 110, 2));  // epoch 2 went on after epoch 3 had taken over
-  ASSERT_OK_AND_ASSIGN(list, ListCheckpoints(files, dir.path()));
+  ASSERT_OK_AND_ASSIGN(list, ListCheckpoints(files, dir.path(), kExampleJob));
   EXPECT_THAT(Steps(list), ElementsAre(80, 110, 120));
   EXPECT_THAT(list.rejected, IsEmpty());
   EXPECT_EQ(NewestInLineage(list, kLineage)->id.step, 120);
   ASSERT_OK(RemoveCheckpoint(files, dir.path(), {120, 3}));
-  ASSERT_OK_AND_ASSIGN(list, ListCheckpoints(files, dir.path()));
+  ASSERT_OK_AND_ASSIGN(list, ListCheckpoints(files, dir.path(), kExampleJob));
   EXPECT_EQ(NewestInLineage(list, kLineage)->id.step, 80);
   EXPECT_EQ(NewestInLineage(list, {{.epoch = 9, .forked_from = {}}}), nullptr);
 
@@ -106,14 +107,14 @@ TEST(CheckpointTest, IncompleteDirectoriesAreNotListed) {
     ASSERT_OK(Save(files, dir.path(), 10));
     ASSERT_OK(Save(files, dir.path(), 20));
     damages[i](dir);
-    ASSERT_OK_AND_ASSIGN(CheckpointList list, ListCheckpoints(files, dir.path()));
+    ASSERT_OK_AND_ASSIGN(CheckpointList list, ListCheckpoints(files, dir.path(), kExampleJob));
     EXPECT_THAT(Steps(list), ElementsAre(10)) << i;
     ASSERT_EQ(list.rejected.size(), 1u);
     EXPECT_THAT(std::string(list.rejected[0].reason.message()), HasSubstr("step-00000020-e3")) << i;
     EXPECT_EQ(NewestInLineage(list, kLineage)->id.step, 10);
     // Training goes on and reaches step 20 again.
     ASSERT_OK(Save(files, dir.path(), 20));
-    ASSERT_OK_AND_ASSIGN(list, ListCheckpoints(files, dir.path()));
+    ASSERT_OK_AND_ASSIGN(list, ListCheckpoints(files, dir.path(), kExampleJob));
     EXPECT_THAT(Steps(list), ElementsAre(10, 20)) << i;
   }
 }
@@ -131,7 +132,7 @@ TEST(CheckpointTest, ASaveThatFailsAtAnyOperation) {
       FaultFileSystem faulty(real);
       faulty.FailAt(nth, kind);
       const absl::Status status = Save(faulty, dir.path(), 20);
-      ASSERT_OK_AND_ASSIGN(CheckpointList list, ListCheckpoints(real, dir.path()));
+      ASSERT_OK_AND_ASSIGN(CheckpointList list, ListCheckpoints(real, dir.path(), kExampleJob));
       EXPECT_THAT(list.rejected, IsEmpty()) << nth;
       for (const CheckpointEntry& entry : list.complete)
         EXPECT_OK(VerifyChecksums(real, entry.directory, entry.manifest));
@@ -206,6 +207,30 @@ TEST(RetentionTest, KeepsTheNewestThePinnedAndThoseBeingRead) {
   EXPECT_THAT(
       ChooseForRemoval(list, {{.epoch = 9, .forked_from = {}}}, {.keep_last = 1, .pinned = {}, .being_read = {}}),
       IsEmpty());
+}
+
+TEST(CheckpointTest, AnotherJobsCheckpointsAreNotOursAndTheRootIsRefused) {
+  TempDir dir;
+  PosixFileSystem files;
+  ASSERT_OK(Save(files, dir.path(), 10));
+  ASSERT_OK(Save(files, dir.path(), 20));
+  ASSERT_OK_AND_ASSIGN(const CheckpointList own, ListCheckpoints(files, dir.path(), kExampleJob));
+  EXPECT_OK(CheckOwner(own, dir.path()));
+  ASSERT_OK_AND_ASSIGN(const CheckpointList other, ListCheckpoints(files, dir.path(), "job-other"));
+  EXPECT_THAT(other.complete, IsEmpty());
+  EXPECT_EQ(NewestInLineage(other, kLineage), nullptr);
+  EXPECT_THAT(ChooseForRemoval(other, kLineage, {.keep_last = 1, .pinned = {}, .being_read = {}}), IsEmpty());
+  EXPECT_THAT(CheckOwner(other, dir.path()),
+              StatusIs(absl::StatusCode::kFailedPrecondition, AllOf(HasSubstr(dir.path()), HasSubstr("job-example"),
+                                                                    HasSubstr("a checkpoint.path of its own"))));
+  ASSERT_OK(Save(files, dir.path(), 30, 3, "job-other"));
+  ASSERT_OK_AND_ASSIGN(const CheckpointList both, ListCheckpoints(files, dir.path(), kExampleJob));
+  EXPECT_OK(CheckOwner(both, dir.path()));
+  EXPECT_THAT(Steps(both), ElementsAre(10, 20));
+  EXPECT_EQ(NewestInLineage(both, kLineage)->id.step, 20);
+  EXPECT_THAT(ChooseForRemoval(both, kLineage, {.keep_last = 1, .pinned = {}, .being_read = {}}),
+              ElementsAre(CheckpointId{10, 3}));
+  EXPECT_THAT(Save(files, dir.path(), 30), StatusIs(absl::StatusCode::kAlreadyExists, HasSubstr("of job job-other")));
 }
 
 TEST(CheckpointTest, AbandonedDirectoriesGoAndOthersStay) {

@@ -90,6 +90,12 @@ std::optional<StateKind> StateKindFromName(std::string_view name) {
   return std::nullopt;
 }
 
+int64_t Manifest::TotalBytes() const {
+  int64_t bytes = 0;
+  for (const auto& [name, file] : files) bytes += file.size;
+  return bytes;
+}
+
 const ManifestTensor* Manifest::Find(std::string_view name, StateKind kind) const {
   const auto found = std::find_if(tensors.begin(), tensors.end(),
                                   [&](const ManifestTensor& t) { return t.kind == kind && t.name == name; });
@@ -100,6 +106,7 @@ absl::Status ValidateManifest(const Manifest& manifest) {
   const auto negative = [](std::string_view field, int64_t value) {
     return absl::InvalidArgumentError(StrCat(field, " is ", value, " and must not be negative"));
   };
+  if (manifest.job_id.empty()) return absl::InvalidArgumentError("job_id is empty");
   if (manifest.step < 0) return negative("step", manifest.step);
   if (manifest.epoch < 0) return negative("epoch", manifest.epoch);
   if (manifest.consumed_samples < 0) return negative("consumed_samples", manifest.consumed_samples);

@@ -17,7 +17,7 @@
 
 namespace slipway::engine::format {
 
-inline constexpr int64_t kManifestFormatVersion = 1;
+inline constexpr int64_t kManifestFormatVersion = 2;
 inline constexpr char kManifestFile[] = "manifest.json";
 
 // What is stored of a parameter.
@@ -60,6 +60,7 @@ struct ManifestFile {
 };
 
 struct Manifest {
+  std::string job_id;  // whose checkpoint this is; never empty
   int64_t step = 0;
   int64_t epoch = 0;  // of the attempt that wrote it
   int64_t consumed_samples = 0;
@@ -73,6 +74,8 @@ struct Manifest {
   std::map<std::string, int64_t> counters;
   std::map<std::string, double> values;
 
+  // Of all its files.
+  int64_t TotalBytes() const;
   // nullptr when there is none. Follows no alias.
   const ManifestTensor* Find(std::string_view name, StateKind kind) const;
 };

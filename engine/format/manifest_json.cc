@@ -139,6 +139,7 @@ absl::Status ReadFields(const Json& json, const std::string& source, Manifest* m
   JsonFields fields(json, source);
   SLIPWAY_RETURN_IF_ERROR(fields.String(kChecksumKey).status());
   SLIPWAY_RETURN_IF_ERROR(fields.Integer("format_version").status());
+  SLIPWAY_ASSIGN_OR_RETURN(manifest->job_id, fields.String("job_id"));
   SLIPWAY_ASSIGN_OR_RETURN(manifest->step, fields.Count("step"));
   SLIPWAY_ASSIGN_OR_RETURN(manifest->epoch, fields.Count("epoch"));
   SLIPWAY_ASSIGN_OR_RETURN(manifest->consumed_samples, fields.Count("consumed_samples"));
@@ -182,6 +183,7 @@ std::string ManifestToJson(const Manifest& manifest) {
   for (const ManifestTensor& tensor : manifest.tensors) tensors.push_back(TensorToJson(tensor));
   Json spec = Json::parse(manifest.resolved_spec, nullptr, /*allow_exceptions=*/false);
   Json json = {{"format_version", kManifestFormatVersion},
+               {"job_id", manifest.job_id},
                {"step", manifest.step},
                {"epoch", manifest.epoch},
                {"consumed_samples", manifest.consumed_samples},

@@ -17,6 +17,7 @@ TEST(ManifestTest, RoundTrips) {
   const std::string text = ManifestToJson(manifest);
   ASSERT_OK_AND_ASSIGN(const Manifest again, ManifestFromJson(text, "m"));
   EXPECT_EQ(ManifestToJson(again), text);
+  EXPECT_EQ(again.job_id, kExampleJob);
   EXPECT_EQ(again.step, manifest.step);
   EXPECT_EQ(again.values.at("loss_scale"), 1.0 / 3);
   EXPECT_EQ(again.counters.at("skipped_steps"), 2);
@@ -55,7 +56,9 @@ TEST(ManifestTest, FieldsAreStrict) {
   using Json = nlohmann::json;
   ASSERT_OK(ManifestFromJson(Edited([](Json&) {}), "m"));
   const std::pair<std::function<void(Json&)>, std::string> cases[] = {
-      {[](Json& j) { j["format_version"] = 2; }, "format_version"},
+      {[](Json& j) { j["format_version"] = 1; }, "format_version"},
+      {[](Json& j) { j.erase("job_id"); }, "job_id"},
+      {[](Json& j) { j["job_id"] = ""; }, "job_id"},
       {[](Json& j) { j["surprise"] = 1; }, "surprise"},
       {[](Json& j) { j.erase("step"); }, "step"},
       {[](Json& j) { j["step"] = -1; }, "step"},
@@ -108,9 +111,9 @@ TEST(ManifestTest, FieldsAreStrict) {
     EXPECT_THAT(ManifestFromJson(text, "m"), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(message)))
         << message;
   }
-  EXPECT_THAT(ManifestFromJson(R"({"format_version":1,"manifest_checksum":"x"})", "m"),
+  EXPECT_THAT(ManifestFromJson(R"({"format_version":2,"manifest_checksum":"x"})", "m"),
               StatusIs(absl::StatusCode::kDataLoss, HasSubstr("checksum")));
-  EXPECT_FALSE(ManifestFromJson(R"({"format_version":1})", "m").ok());
+  EXPECT_FALSE(ManifestFromJson(R"({"format_version":2})", "m").ok());
   EXPECT_FALSE(ManifestFromJson("[]", "m").ok());
   EXPECT_FALSE(ManifestFromJson("null", "m").ok());
 }

@@ -12,8 +12,11 @@ namespace slipway::engine::format {
 
 inline std::string ExampleContents(char fill) { return std::string(64, fill); }
 
-inline Manifest ExampleManifest(int64_t step = 120, int64_t epoch = 3) {
+inline constexpr char kExampleJob[] = "job-example";
+
+inline Manifest ExampleManifest(int64_t step = 120, int64_t epoch = 3, const std::string& job_id = kExampleJob) {
   Manifest manifest;
+  manifest.job_id = job_id;
   manifest.step = step;
   manifest.epoch = epoch;
   manifest.consumed_samples = 4800;

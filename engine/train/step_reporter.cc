@@ -3,6 +3,8 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <utility>
 
 #include "common/status_macros.h"
@@ -12,6 +14,8 @@
 #include "engine/train/guarded_call.h"
 
 namespace slipway::engine::train {
+
+double WithPlainNan(double value) { return std::isnan(value) ? std::numeric_limits<double>::quiet_NaN() : value; }
 
 at::Tensor StepReporter::SumOverRanks(const at::Tensor& loss_sum, int64_t tokens, const comm::ParallelGroups& groups,
                                       at::Device device) {
@@ -51,9 +55,9 @@ absl::Status StepReporter::Read(const LaunchedStep& step) {
   last_read_ = now;
   v1::StepMetrics metrics;
   metrics.set_step(step.step);
-  metrics.set_loss(sums[0].item<double>() / step.total_weight);
+  metrics.set_loss(WithPlainNan(sums[0].item<double>() / step.total_weight));
   metrics.set_learning_rate(step.learning_rate);
-  metrics.set_grad_norm(step.outcome.grad_norm.item<float>());
+  metrics.set_grad_norm(WithPlainNan(step.outcome.grad_norm.item<float>()));
   metrics.set_loss_tokens(static_cast<int64_t>(step.total_weight));
   metrics.set_tokens(tokens);
   metrics.set_step_seconds(seconds);

@@ -39,6 +39,9 @@ struct LaunchedStep {
   absl::Duration data_wait;
 };
 
+// A NaN as it is printed and compared everywhere: its sign bit, which depends on the operation that made it, cleared.
+double WithPlainNan(double value);
+
 // Thread-safety: the training thread.
 class StepReporter {
  public:

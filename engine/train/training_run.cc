@@ -16,6 +16,7 @@
 #include "engine/arch/model_estimate.h"
 #include "engine/checkpoint/checkpoint_io.h"
 #include "engine/checkpoint/hf_export.h"
+#include "engine/format/checkpoint_directory.h"
 #include "engine/optim/adamw.h"
 #include "engine/parallel/pipeline_runner.h"
 #include "engine/spec/arch_from_spec.h"
@@ -114,6 +115,8 @@ absl::Status TrainingRun::Load() {
   feed_.emplace(datasets_.training, slicing, spec_.training().seq_length(), env_.device);
   MakeReporter();
   observer_.Ready(start);
+  // Its news may have been lost with the attempt that wrote it.
+  if (committed_.has_value() && IsReporter()) observer_.Committed(*committed_);
   return absl::OkStatus();
 }
 
@@ -121,8 +124,16 @@ absl::StatusOr<StartPoint> TrainingRun::LoadWeights() {
   StartPoint start;
   start.spec_hash = spec_hash_;
   std::vector<std::string> notes;
-  SLIPWAY_ASSIGN_OR_RETURN(const std::optional<checkpoint::ResumePoint> resume,
-                           checkpoint::FindResumePoint(*env_.files, env_.checkpoint_dir, env_.lineage, &notes));
+  const absl::StatusOr<std::optional<checkpoint::ResumePoint>> found =
+      checkpoint::FindResumePoint(*env_.files, env_.checkpoint_dir, env_.job_id, env_.lineage, &notes);
+  if (!found.ok())
+    return WithCause(found.status(), absl::IsFailedPrecondition(found.status()) ? "USER_ERROR" : "STORAGE");
+  const std::optional<checkpoint::ResumePoint>& resume = *found;
+  if (IsReporter()) {
+    if (const absl::Status cleared = format::RemoveAbandoned(*env_.files, env_.checkpoint_dir); !cleared.ok()) {
+      spdlog::warn("what earlier saves left stays: {}", ToStd(cleared.message()));
+    }
+  }
   for (const std::string& note : notes) spdlog::warn("{}", note);
   lineage_ = env_.lineage;
   v1::LineageEntry own;
@@ -148,6 +159,8 @@ absl::StatusOr<StartPoint> TrainingRun::LoadWeights() {
     committed_->set_epoch(resume->epoch);
     committed_->set_path(resume->path);
     committed_->set_state(v1::CHECKPOINT_STATE_COMMITTED);
+    committed_->set_size_bytes(resume->size_bytes);
+    *committed_->mutable_commit_time() = ToTimestamp(resume->commit_time);
     spdlog::info("resumed from {}", resume->path);
   } else if (spec_.model().has_pretrained_checkpoint()) {
     SLIPWAY_RETURN_IF_ERROR(
@@ -252,8 +265,8 @@ absl::Status TrainingRun::EvaluateNow() {
   if (!IsReporter()) return absl::OkStatus();
   v1::EvalMetrics metrics;
   metrics.set_step(state_.step);
-  metrics.set_loss(result.loss);
-  metrics.set_perplexity(std::exp(result.loss));
+  metrics.set_loss(WithPlainNan(result.loss));
+  metrics.set_perplexity(WithPlainNan(std::exp(result.loss)));
   metrics.set_loss_tokens(static_cast<int64_t>(result.weight));
   metrics.set_seconds(absl::ToDoubleSeconds(env_.clock->MonotonicNow() - start));
   metrics.set_epoch(env_.epoch);
@@ -301,6 +314,10 @@ absl::Status TrainingRun::SaveBetweenSteps(int64_t request_number) {
   if (saved.ok()) return saved;
   // All ranks failed alike and the older checkpoints are untouched: training goes on, loudly.
   spdlog::error("the checkpoint of step {} failed, training goes on: {}", state_.step, ToStd(saved.message()));
+  if (IsReporter()) {
+    observer_.SaveFailed(state_.step, JoinPath(env_.checkpoint_dir, format::CheckpointName({state_.step, env_.epoch})),
+                         saved);
+  }
   served_requests_ = std::max(served_requests_, request_number);
   return absl::OkStatus();
 }
@@ -313,8 +330,8 @@ absl::StatusOr<TrainOutcome> TrainingRun::Finish() {
   if (!saved.ok()) return WithCause(Annotate(saved, "the final checkpoint"), "STORAGE");
   if (spec_.checkpoint().export_hf() && IsReporter()) {
     observer_.Phase("export");
-    SLIPWAY_RETURN_IF_ERROR(
-        checkpoint::ExportLatest(*env_.files, env_.checkpoint_dir, lineage_, spec_, JoinPath(env_.output_dir, "hf")));
+    SLIPWAY_RETURN_IF_ERROR(checkpoint::ExportLatest(*env_.files, env_.checkpoint_dir, env_.job_id, lineage_, spec_,
+                                                     JoinPath(env_.output_dir, "hf")));
   }
   return TrainOutcome::kCompleted;
 }

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/clock.h"
 #include "common/file_system.h"
@@ -31,12 +32,16 @@ struct StartPoint {
 class TrainObserver {
  public:
   virtual ~TrainObserver() = default;
-  virtual void Phase(std::string_view phase) = 0;                // "load", "step", "save", "eval", "export"
-  virtual void Ready(const StartPoint& start) = 0;               // loaded, before the first step
-  virtual void StepDone(int64_t step) = 0;                       // on every rank
-  virtual void Metrics(const v1::StepMetrics& metrics) = 0;      // rank 0
-  virtual void Evaluated(const v1::EvalMetrics& metrics) = 0;    // rank 0
-  virtual void Committed(const v1::Checkpoint& checkpoint) = 0;  // rank 0: durable now, or deleted (its state says)
+  virtual void Phase(std::string_view phase) = 0;              // "load", "step", "save", "eval", "export"
+  virtual void Ready(const StartPoint& start) = 0;             // loaded, before the first step
+  virtual void StepDone(int64_t step) = 0;                     // on every rank
+  virtual void Metrics(const v1::StepMetrics& metrics) = 0;    // rank 0
+  virtual void Evaluated(const v1::EvalMetrics& metrics) = 0;  // rank 0
+  // Rank 0: durable now, or deleted (its state says). Also the one that the run resumed from.
+  virtual void Committed(const v1::Checkpoint& checkpoint) = 0;
+  // Rank 0: the save of `step` to `path` failed between steps; the older checkpoints are as they were, training goes
+  // on.
+  virtual void SaveFailed(int64_t step, const std::string& path, const absl::Status& reason) = 0;
 };
 
 // What is wanted of the run; asked between steps.

@@ -10,6 +10,7 @@
 
 #include "common/fault_file_system.h"
 #include "common/posix_file_system.h"
+#include "common/str_cat.h"
 #include "engine/comm/thread_communicator.h"
 #include "engine/format/checkpoint_directory.h"
 #include "engine/spec/resolve.h"
@@ -34,12 +35,16 @@ class Recorder final : public TrainObserver {
   void Metrics(const v1::StepMetrics& metrics) override { steps[metrics.step()] = metrics; }
   void Evaluated(const v1::EvalMetrics& metrics) override { evals[metrics.step()] = metrics; }
   void Committed(const v1::Checkpoint& checkpoint) override { checkpoints.push_back(checkpoint); }
+  void SaveFailed(int64_t step, const std::string& path, const absl::Status& reason) override {
+    failed_saves[step] = StrCat(path, ": ", ToStd(reason.message()));
+  }
 
   StartPoint start;
   int64_t last_step = 0;
   std::map<int64_t, v1::StepMetrics> steps;
   std::map<int64_t, v1::EvalMetrics> evals;
   std::vector<v1::Checkpoint> checkpoints;
+  std::map<int64_t, std::string> failed_saves;
 };
 
 // Asks rank 0 to stop once a step is done.
@@ -62,6 +67,8 @@ struct RunOptions {
   int64_t stop_after = 0;
   int64_t checkpoint_requests = 0;
   FileSystem* files = nullptr;
+  std::string job_id = "job-test";
+  std::string checkpoints = "checkpoints";
 };
 
 struct RunResult {
@@ -130,9 +137,9 @@ class TrainingRunTest : public ::testing::Test {
       environment.control = control.get();
       environment.epoch = options.epoch;
       environment.lineage = options.lineage;
-      environment.job_id = "job-test";
+      environment.job_id = options.job_id;
       environment.output_dir = temp_.path();
-      environment.checkpoint_dir = JoinPath(temp_.path(), "checkpoints");
+      environment.checkpoint_dir = JoinPath(temp_.path(), options.checkpoints);
       environment.files = options.files != nullptr ? options.files : &posix_;
       environment.clock = &clock;
       Recorder other;
@@ -200,10 +207,17 @@ TEST_F(TrainingRunTest, AStoppedAndResumedRunIsBitForBitTheRunThatWasNot) {
     ASSERT_EQ(before.recorder.checkpoints.size(), 1u);
     const int64_t stopped = before.recorder.checkpoints[0].step();
     EXPECT_LT(stopped, 10);
+    const std::string crashed = JoinPath(temp_.path(), "checkpoints/.saving-step-00000099-e1");
+    ASSERT_OK(posix_.MakeDirectories(crashed));
     const RunResult after = Run(spec, {.epoch = 2, .lineage = {Entry(1)}});
     ASSERT_OK(after.outcome);
+    ASSERT_OK_AND_ASSIGN(const bool left, posix_.Exists(crashed));
+    EXPECT_FALSE(left);
     EXPECT_TRUE(after.recorder.start.resumed);
     EXPECT_EQ(after.recorder.start.step, stopped);
+    // Said again, in case its news was lost.
+    EXPECT_EQ(after.recorder.checkpoints[0].step(), stopped);
+    EXPECT_EQ(after.recorder.checkpoints[0].size_bytes(), before.recorder.checkpoints[0].size_bytes());
     ExpectSameLosses(after, straight, stopped + 1, 10, 0);
     EXPECT_EQ(after.recorder.steps.at(10).consumed_samples(), 40);
   }
@@ -214,7 +228,7 @@ TEST_F(TrainingRunTest, AResumeOnAnotherLayoutGoesOnWithinFloatNoise) {
   ASSERT_OK(Run(Spec(2), {.stop_after = 4}).outcome);
   const RunResult on_four = Run(Spec(4), {.epoch = 2, .lineage = {Entry(1)}, .stop_after = 7});
   ASSERT_OK(on_four.outcome);
-  const int64_t first = on_four.recorder.start.step, second = on_four.recorder.checkpoints[0].step();
+  const int64_t first = on_four.recorder.start.step, second = on_four.recorder.checkpoints.back().step();
   v1::TrainingSpec tensor = Spec(1);
   tensor.mutable_parallelism()->set_tensor_model_parallel_size(2);
   const RunResult on_tensor = Run(tensor, {.epoch = 3, .lineage = {Entry(1), Entry(2, 1, first)}});
@@ -253,7 +267,7 @@ TEST_F(TrainingRunTest, RetentionKeepsTheLastOnesAndSaysWhichWent) {
   }
   EXPECT_EQ(deleted, (std::vector<int64_t>{2, 4, 6}));
   ASSERT_OK_AND_ASSIGN(const format::CheckpointList list,
-                       format::ListCheckpoints(posix_, JoinPath(temp_.path(), "checkpoints")));
+                       format::ListCheckpoints(posix_, JoinPath(temp_.path(), "checkpoints"), "job-test"));
   ASSERT_EQ(list.complete.size(), 2u);
   EXPECT_EQ(list.complete[0].id.step, 8);
 }
@@ -264,16 +278,19 @@ TEST_F(TrainingRunTest, AFullDiskCostsTheSaveAndNothingElse) {
   spec.mutable_checkpoint()->set_save_interval(3);
   ASSERT_OK(Run(spec, {.stop_after = 4}).outcome);
   const std::string root = JoinPath(temp_.path(), "checkpoints");
-  ASSERT_OK_AND_ASSIGN(const format::CheckpointList before, format::ListCheckpoints(posix_, root));
+  ASSERT_OK_AND_ASSIGN(const format::CheckpointList before, format::ListCheckpoints(posix_, root, "job-test"));
   ASSERT_FALSE(before.complete.empty());
   FaultFileSystem full(posix_);
   full.SetFreeBytes(1000);
   const RunResult run = Run(spec, {.epoch = 2, .lineage = {Entry(1)}, .files = &full});
   EXPECT_THAT(run.outcome, testing::StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("1000 bytes")));
   EXPECT_EQ(run.recorder.last_step, 10);  // trained to the end; only the final checkpoint could not be written
-  ASSERT_OK_AND_ASSIGN(const format::CheckpointList after, format::ListCheckpoints(posix_, root));
+  ASSERT_OK_AND_ASSIGN(const format::CheckpointList after, format::ListCheckpoints(posix_, root, "job-test"));
   EXPECT_EQ(after.complete.size(), before.complete.size());
   EXPECT_TRUE(after.rejected.empty());
+  ASSERT_TRUE(run.recorder.failed_saves.contains(9));
+  EXPECT_THAT(run.recorder.failed_saves.at(9), HasSubstr(JoinPath(root, "step-00000009-e2: ")));
+  EXPECT_THAT(run.recorder.failed_saves.at(9), HasSubstr("1000 bytes"));
 }
 
 // L8: too large a step makes the loss non-finite; the weights stay, the run fails by name.
@@ -290,6 +307,44 @@ TEST_F(TrainingRunTest, NonFiniteStepsAreSkippedCountedAndEndTheRun) {
   const v1::StepMetrics& last = run.recorder.steps.rbegin()->second;
   EXPECT_TRUE(last.skipped());
   EXPECT_EQ(last.skipped_total(), 3);
+  EXPECT_TRUE(std::isnan(last.grad_norm()));
+  EXPECT_FALSE(std::signbit(last.grad_norm())) << "printed as -nan";
+}
+
+TEST_F(TrainingRunTest, TheLastCheckpointBeforeSkippedStepsIsKept) {
+  v1::TrainingSpec spec = Spec(2);
+  spec.mutable_optimizer()->set_lr(1e30);
+  spec.mutable_optimizer()->set_clip_grad(0);
+  spec.mutable_optimizer()->set_weight_decay(0);
+  spec.mutable_scheduler()->set_lr_decay_style("constant");
+  spec.mutable_training()->set_max_consecutive_nonfinite_steps(5);
+  spec.mutable_checkpoint()->set_save_interval(1);
+  spec.mutable_checkpoint()->set_keep_last(1);
+  const RunResult run = Run(spec);
+  ASSERT_FALSE(run.outcome.ok());
+  int64_t good = 0;  // the last step that was not skipped
+  for (const auto& [step, metrics] : run.recorder.steps) good = metrics.skipped() ? good : step;
+  ASSERT_OK_AND_ASSIGN(const format::CheckpointList list,
+                       format::ListCheckpoints(posix_, JoinPath(temp_.path(), "checkpoints"), "job-test"));
+  ASSERT_EQ(list.complete.size(), 2u);
+  EXPECT_EQ(list.complete[0].id.step, good);
+  EXPECT_GT(list.complete[1].id.step, good + 1);
+}
+
+TEST_F(TrainingRunTest, AnotherJobsCheckpointsAreNeitherResumedFromNorRemoved) {
+  v1::TrainingSpec spec = Spec(1);
+  spec.mutable_checkpoint()->set_keep_last(1);
+  ASSERT_OK(Run(spec).outcome);
+  const std::string root = JoinPath(temp_.path(), "checkpoints");
+  const RunResult other = Run(spec, {.epoch = 2, .lineage = {Entry(1)}, .job_id = "job-other"});
+  EXPECT_THAT(other.outcome, testing::StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("job-test")));
+  ASSERT_OK_AND_ASSIGN(const format::CheckpointList list, format::ListCheckpoints(posix_, root, "job-test"));
+  ASSERT_EQ(list.complete.size(), 1u);
+  // Its weights alone may be taken.
+  spec.mutable_model()->set_pretrained_checkpoint(list.complete[0].directory);
+  const RunResult tuned = Run(spec, {.epoch = 2, .job_id = "job-other", .checkpoints = "others"});
+  ASSERT_OK(tuned.outcome);
+  EXPECT_FALSE(tuned.recorder.start.resumed);
 }
 
 }  // namespace

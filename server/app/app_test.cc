@@ -75,6 +75,92 @@ TEST(LocalAgentTest, CoresAreShared) {
   EXPECT_THAT(AgentArguments(options, 1), Contains("1"));
 }
 
+// An agent that is a shell script: it notes each start and does what its file `do` says.
+class LocalAgentProcessTest : public ::testing::Test {
+ protected:
+  LocalAgentProcessTest() : directory_(std::filesystem::path(::testing::TempDir()) / "slipwayd_local_agent") {
+    std::filesystem::remove_all(directory_);
+    std::filesystem::create_directories(directory_);
+    std::ofstream(directory_ / "agent") << "#!/bin/sh\ncd " << directory_.string() << "\necho $$ >> starts\n. ./do\n";
+    std::filesystem::permissions(directory_ / "agent", std::filesystem::perms::owner_all);
+  }
+  ~LocalAgentProcessTest() override {
+    agent_.Stop(absl::ZeroDuration());
+    std::filesystem::remove_all(directory_);
+  }
+
+  void Do(const std::string& commands) { std::ofstream(directory_ / "do") << commands << "\n"; }
+  // The processes that were started, in their order.
+  std::vector<int> Starts() {
+    std::vector<int> pids;
+    std::ifstream file(directory_ / "starts");
+    for (int pid = 0; file >> pid;) pids.push_back(pid);
+    return pids;
+  }
+  // Supervises while the clock stands still: until the newest process is gone and that was noticed.
+  absl::Status AwaitEnd() {
+    while (Starts().empty() && absl::Now() < deadline_) absl::SleepFor(absl::Milliseconds(2));
+    if (Starts().empty()) return absl::DeadlineExceededError("it was never started");
+    const int pid = Starts().back();
+    absl::Status status;
+    while (::kill(pid, 0) == 0 && absl::Now() < deadline_) {
+      status = agent_.Supervise();
+      absl::SleepFor(absl::Milliseconds(2));
+    }
+    return status;
+  }
+  // Until there were so many starts.
+  void AwaitStart(size_t starts) {
+    while (Starts().size() < starts && absl::Now() < deadline_) absl::SleepFor(absl::Milliseconds(2));
+    ASSERT_EQ(Starts().size(), starts);
+  }
+
+  const std::filesystem::path directory_;
+  const absl::Time deadline_ = absl::Now() + absl::Seconds(60);
+  SimClock clock_;
+  LocalAgent agent_{{.binary = (directory_ / "agent").string(),
+                     .state_dir = (directory_ / "state").string(),
+                     .coordinator = "127.0.0.1:1",
+                     .node = {.gpus = true},
+                     .allow_roots = {},
+                     .log_level = "info"},
+                    &clock_};
+};
+
+TEST_F(LocalAgentProcessTest, AnAgentThatCannotRunHereIsNotStartedForEver) {
+  Do("exit 4");
+  ASSERT_OK(agent_.Start());
+  const absl::Status status = AwaitEnd();
+  EXPECT_THAT(status, slipway::testing::StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("--local N")));
+  clock_.Advance(absl::Hours(1));
+  EXPECT_EQ(agent_.Supervise(), status) << "and never again";
+  EXPECT_EQ(Starts().size(), 1u);
+}
+
+TEST_F(LocalAgentProcessTest, RestartsWaitLongerUntilItHasRunWell) {
+  Do("exit 1");
+  ASSERT_OK(agent_.Start());
+  ASSERT_OK(AwaitEnd());
+  ASSERT_OK(agent_.Supervise());
+  AwaitStart(2);  // the first restart is at once
+  for (size_t starts = 3; starts <= 5; ++starts) {
+    ASSERT_OK(AwaitEnd());
+    clock_.Advance(absl::Seconds(1 << (starts - 3)) - absl::Milliseconds(1));
+    ASSERT_OK(agent_.Supervise());
+    if (starts == 5) Do("exec sleep 1000");
+    EXPECT_EQ(Starts().size(), starts - 1) << "too early";
+    clock_.Advance(absl::Milliseconds(1));
+    ASSERT_OK(agent_.Supervise());
+    AwaitStart(starts);
+  }
+  clock_.Advance(absl::Minutes(1));
+  ASSERT_OK(agent_.Supervise());
+  ASSERT_EQ(::kill(Starts().back(), SIGKILL), 0);
+  ASSERT_OK(AwaitEnd());
+  ASSERT_OK(agent_.Supervise());
+  AwaitStart(6);  // at once, not after 8 s
+}
+
 class SlipwaydTest : public ::testing::Test {
  protected:
   SlipwaydTest()
@@ -85,12 +171,13 @@ class SlipwaydTest : public ::testing::Test {
   }
   ~SlipwaydTest() override { std::filesystem::remove_all(directory_); }
 
-  Subprocess Start() {
+  Subprocess Start(const std::vector<std::string>& more = {}) {
     std::filesystem::remove(directory_ / "slipwayd.json");
     const std::string binary = absl::StrCat(std::getenv("SLIPWAY_BIN_DIR"), "/slipwayd");
     SpawnOptions spawn;
     spawn.argv = {binary,        "--data-dir", directory_.string(),          "--listen", "127.0.0.1:0", "--http",
                   "127.0.0.1:0", "--log-file", (directory_ / "log").string()};
+    spawn.argv.insert(spawn.argv.end(), more.begin(), more.end());
     spawn.new_session = true;
     spawn.parent_death_signal = SIGKILL;
     absl::StatusOr<Subprocess> child = Subprocess::Spawn(spawn);
@@ -139,6 +226,18 @@ TEST_F(SlipwaydTest, ALeftOverLockIsNoObstacleAndALiveOneIs) {
   ASSERT_OK_AND_ASSIGN(const ExitStatus ended, first.Wait(absl::Seconds(60)));
   EXPECT_TRUE(ended.success()) << ended.ToString();
   EXPECT_FALSE(std::filesystem::exists(lock));
+  EXPECT_FALSE(std::filesystem::exists(directory_ / "slipwayd.json"));
+}
+
+TEST_F(SlipwaydTest, LocalGpuWithoutAGpuEndsWithAMessage) {
+  ::setenv("CUDA_VISIBLE_DEVICES", "", 1);  // also where there is one
+  ::setenv("SLIPWAY_SHIM", "/bin/true", 1);
+  ::setenv("SLIPWAY_WORKER", "/bin/true", 1);
+  Subprocess child = Start({"--local", "gpu"});
+  for (const char* name : {"CUDA_VISIBLE_DEVICES", "SLIPWAY_SHIM", "SLIPWAY_WORKER"}) ::unsetenv(name);
+  ASSERT_OK_AND_ASSIGN(const ExitStatus ended, child.Wait(absl::Seconds(60)));
+  EXPECT_EQ(ended.code, 1);
+  EXPECT_THAT(Log(), HasSubstr("the agent cannot run on this machine"));
   EXPECT_FALSE(std::filesystem::exists(directory_ / "slipwayd.json"));
 }
 

@@ -67,7 +67,9 @@ absl::Status Daemon::Open() {
                  lock_->left_over()->empty() ? "unknown" : lock_->left_over()->substr(0, 20));
   }
   SLIPWAY_ASSIGN_OR_RETURN(store_, store::Store::Open(JoinPath(flags_.data_dir, "store")));
-  SLIPWAY_ASSIGN_OR_RETURN(metrics_, store::MetricStore::Open(JoinPath(flags_.data_dir, "metrics"), kKeepMetrics));
+  SLIPWAY_ASSIGN_OR_RETURN(metrics_,
+                           store::MetricStore::Open(JoinPath(flags_.data_dir, "metrics"),
+                                                    {.keep = kKeepMetrics, .max_bytes = flags_.metrics_mib << 20}));
   return absl::OkStatus();
 }
 
@@ -134,9 +136,9 @@ std::vector<prometheus::MetricFamily> Daemon::Metrics() {
   return families;
 }
 
-void Daemon::Supervise() {
-  if (agent_ != nullptr) agent_->Supervise();
+absl::Status Daemon::Supervise() {
   rpc_->SetReady(coordinator_->ready());
+  return agent_ == nullptr ? absl::OkStatus() : agent_->Supervise();
 }
 
 void Daemon::DrainJobs(const std::function<int()>& hurry) {
@@ -154,7 +156,7 @@ void Daemon::DrainJobs(const std::function<int()>& hurry) {
       }));
     });
     if (read && *live == 0) return;
-    Supervise();  // an agent that dies now must come back to end its workers
+    if (!agent_->Supervise().ok()) return;  // an agent that dies now must come back to end its workers
     absl::SleepFor(absl::Milliseconds(50));
   }
 }

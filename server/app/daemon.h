@@ -32,10 +32,11 @@ class Daemon {
   const std::string& grpc_address() const { return rpc_->address(); }
   const std::string& http_address() const { return http_->address(); }
 
-  // Call now and then: looks after the agent and the health service.
-  void Supervise();
+  // Call now and then: looks after the agent and the health service. FailedPrecondition when the agent of --local
+  // cannot run on this machine.
+  absl::Status Supervise();
   // Ends everything. With --local, jobs first save and stop (they go back to the queue and go on at the next start);
-  // `hurry` is asked again and again, and says how often the user wants it sooner: 1 skips the checkpoints.
+  // `hurry` is asked again and again, and says how often the user wants it sooner: 1 skips the checkpoints, 2 the jobs.
   void Stop(const std::function<int()>& hurry);
 
  private:

@@ -63,6 +63,10 @@ ParsedFlags ParseFlags(int argc, const char* const* argv) {
   app.add_option("--worker-lease", flags.worker_lease_seconds, "Seconds that a worker goes on without its agent")
       ->check(CLI::Range(1.0, 86400.0))
       ->capture_default_str();
+  app.add_option("--metrics-mib", flags.metrics_mib,
+                 "Disk for the history of metrics, in MiB; beyond it the oldest go. None is older than 30 days")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
+      ->capture_default_str();
   app.add_option("--log-level", flags.log_level, "trace, debug, info, warn, error, critical or off")
       ->check(CLI::IsMember({"trace", "debug", "info", "warn", "error", "critical", "off"}))
       ->capture_default_str();

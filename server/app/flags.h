@@ -2,6 +2,7 @@
 #ifndef SLIPWAY_SERVER_APP_FLAGS_H_
 #define SLIPWAY_SERVER_APP_FLAGS_H_
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -24,6 +25,7 @@ struct Flags {
   std::string output_root;
   double agent_lease_seconds = 300;
   double worker_lease_seconds = 120;
+  int64_t metrics_mib = 1024;
   std::string log_level = "info";
   std::string log_file;
 };

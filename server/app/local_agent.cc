@@ -14,12 +14,16 @@
 #include "common/posix_file_system.h"
 #include "common/status_macros.h"
 #include "spdlog/spdlog.h"
+#include "worker/link/agent_exit.h"
 
 namespace slipway::server::app {
 namespace {
 
 constexpr char kAgentLockFile[] = "agent.lock";
+constexpr absl::Duration kFirstBackoff = absl::Seconds(1);
 constexpr absl::Duration kMaxBackoff = absl::Seconds(30);
+// An agent that lived this long was well, and its end is no reason to wait longer than the last time.
+constexpr absl::Duration kHealthyRun = absl::Seconds(30);
 constexpr absl::Duration kPoll = absl::Milliseconds(20);
 
 }  // namespace
@@ -74,6 +78,7 @@ bool LocalAgent::Adopt() {
   const std::optional<RunningAgent> agent = FindRunningAgent(options_.state_dir);
   if (!agent.has_value()) return false;
   adopted_ = agent->identity;
+  started_ = clock_->MonotonicNow();
   if (agent->coordinator == options_.coordinator) {
     spdlog::info("the agent of an earlier slipwayd still runs (process {}); going on with it", agent->identity.pid);
   } else {
@@ -92,6 +97,7 @@ absl::Status LocalAgent::Spawn() {
   absl::StatusOr<Subprocess> child = Subprocess::Spawn(spawn);
   if (!child.ok()) return Annotate(child.status(), absl::StrCat("starting ", options_.binary));
   child_ = *std::move(child);
+  started_ = clock_->MonotonicNow();
   spdlog::info("started the agent (process {})", child_->pid());
   return absl::OkStatus();
 }
@@ -102,23 +108,44 @@ bool LocalAgent::Running() {
   return adopted_.has_value() && IsRunning(*adopted_);
 }
 
-void LocalAgent::Supervise() {
-  if (Running()) return;
-  const absl::Duration now = clock_->MonotonicNow();
-  if (child_.has_value() || adopted_.has_value()) {
-    const std::string how = child_.has_value() ? child_->Wait(absl::ZeroDuration())->ToString() : "gone";
-    spdlog::warn("the agent ended ({}); starting it again in {}", how, absl::FormatDuration(backoff_));
-    child_.reset();
-    adopted_.reset();
-    next_start_ = now + backoff_;
-    backoff_ = std::min(2 * backoff_, kMaxBackoff);
+void LocalAgent::TakeEnd(absl::Duration now) {
+  if (now - started_ >= kHealthyRun) {
+    ran_well_ = true;
+    backoff_ = absl::ZeroDuration();
   }
-  if (now < next_start_ || Adopt()) return;
+  std::string how = "gone";
+  if (child_.has_value()) {
+    const ExitStatus status = *child_->Wait(absl::ZeroDuration());
+    how = status.ToString();
+    unfit_ = status.code == worker::link::kAgentExitUnfit && !ran_well_;
+  }
+  child_.reset();
+  adopted_.reset();
+  if (unfit_) return;
+  spdlog::warn("the agent ended ({}); starting it again in {}", how, absl::FormatDuration(backoff_));
+  PutOff(now);
+}
+
+void LocalAgent::PutOff(absl::Duration now) {
+  next_start_ = now + backoff_;
+  backoff_ = std::clamp(2 * backoff_, kFirstBackoff, kMaxBackoff);
+}
+
+absl::Status LocalAgent::Supervise() {
+  if (Running()) return absl::OkStatus();
+  const absl::Duration now = clock_->MonotonicNow();
+  if (child_.has_value() || adopted_.has_value()) TakeEnd(now);
+  if (unfit_) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the agent cannot run on this machine, for the reason that it gave above",
+                     options_.node.gpus ? "; `--local N` offers N CPU slots instead of GPUs" : ""));
+  }
+  if (now < next_start_ || Adopt()) return absl::OkStatus();
   if (const absl::Status status = Spawn(); !status.ok()) {
     spdlog::error("{}", status.ToString());
-    next_start_ = now + backoff_;
-    backoff_ = std::min(2 * backoff_, kMaxBackoff);
+    PutOff(now);
   }
+  return absl::OkStatus();
 }
 
 void LocalAgent::Stop(absl::Duration grace) {

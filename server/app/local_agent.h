@@ -38,8 +38,10 @@ class LocalAgent {
 
   // Adopts or starts it.
   absl::Status Start();
-  // Call now and then: starts it again when it has died.
-  void Supervise();
+  // Call now and then: starts it again when it has died, at once if it ran well before, then after 1, 2, 4, … seconds.
+  // FailedPrecondition when it never came up and said that this machine lacks what it needs: it will not be tried
+  // again.
+  absl::Status Supervise();
   // SIGTERM, and SIGKILL after `grace`.
   void Stop(absl::Duration grace);
 
@@ -47,13 +49,18 @@ class LocalAgent {
   bool Running();
   bool Adopt();
   absl::Status Spawn();
+  void TakeEnd(absl::Duration now);
+  void PutOff(absl::Duration now);  // the next start
 
   const LocalAgentOptions options_;
   Clock* const clock_;
   std::optional<Subprocess> child_;
   std::optional<ProcessIdentity> adopted_;
+  absl::Duration started_ = -absl::InfiniteDuration();
   absl::Duration next_start_ = -absl::InfiniteDuration();
-  absl::Duration backoff_ = absl::Seconds(1);
+  absl::Duration backoff_;
+  bool ran_well_ = false;  // at some time
+  bool unfit_ = false;
 };
 
 // The arguments that the agent is started with.

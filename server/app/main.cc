@@ -50,7 +50,13 @@ int Run(const Flags& flags) {
   std::cout << "slipwayd " << SLIPWAY_VERSION << " serves gRPC on " << (*daemon)->grpc_address() << ", HTTP on "
             << (*daemon)->http_address() << ", data in " << flags.data_dir << std::endl;
   const sigset_t signals = EndSignals();
-  while (!WaitForSignal(signals, 250)) (*daemon)->Supervise();
+  while (!WaitForSignal(signals, 250)) {
+    if (const absl::Status status = (*daemon)->Supervise(); !status.ok()) {
+      spdlog::critical("{}", std::string(status.message()));
+      (*daemon)->Stop([] { return 2; });  // nothing of its jobs runs here
+      return 1;
+    }
+  }
   spdlog::info("shutting down{}", flags.local.has_value() ? ": jobs save a checkpoint first; once more to hurry" : "");
   int more = 0;
   (*daemon)->Stop([&] {

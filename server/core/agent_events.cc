@@ -6,6 +6,18 @@
 #include "server/core/transition.h"
 
 namespace slipway::server::core {
+namespace {
+
+// Whether saving works: set at the first save that failed.
+constexpr char kSavingCondition[] = "Saving";
+
+bool SavingIsBroken(const v1::Job& job) {
+  return std::any_of(job.conditions().begin(), job.conditions().end(), [](const v1::JobCondition& condition) {
+    return condition.type() == kSavingCondition && !condition.status();
+  });
+}
+
+}  // namespace
 
 void Transition::On(const AgentConnected& event) {
   NodeEntry& entry = state_.nodes[event.hello.node_id()];
@@ -95,6 +107,7 @@ void Transition::TakeReport(JobEntry& entry, const v1::ObservedAssignment& assig
                       attempt->placements(observed.rank()).node_id() == node_id;
     if (here) TakeRank(entry, *attempt, observed);
   }
+  TakeFailedSave(entry, assignment);
   TakeCheckpoints(entry, assignment);
 }
 
@@ -137,6 +150,19 @@ void Transition::TakeRank(JobEntry& entry, v1::Attempt& attempt, const v1::Obser
   effects_.progressed.insert(entry.job.id());
 }
 
+void Transition::TakeFailedSave(JobEntry& entry, const v1::ObservedAssignment& assignment) {
+  if (!assignment.has_failed_save()) return;
+  const v1::Cause& cause = assignment.failed_save();
+  const bool known = cause.step() == entry.failed_save.step() && cause.message() == entry.failed_save.message() &&
+                     FromTimestamp(cause.time()) == FromTimestamp(entry.failed_save.time());
+  if (known) return;
+  entry.failed_save = cause;
+  const std::string text =
+      absl::StrCat("the checkpoint of step ", cause.step(), " failed, training goes on: ", cause.message());
+  SetCondition(entry, kSavingCondition, false, "SaveFailed", text);
+  Emit(entry, "CheckpointFailed", text, &cause);
+}
+
 void Transition::TakeCheckpoints(JobEntry& entry, const v1::ObservedAssignment& assignment) {
   for (const v1::Checkpoint& checkpoint : assignment.committed_checkpoints()) {
     auto& known = *entry.job.mutable_checkpoints();
@@ -166,6 +192,10 @@ void Transition::TakeCheckpoints(JobEntry& entry, const v1::ObservedAssignment& 
     added.set_job_id(entry.job.id());
     added.set_state(v1::CHECKPOINT_STATE_COMMITTED);
     entry.job.mutable_progress()->set_last_checkpoint_step(checkpoint.step());
+    if (SavingIsBroken(entry.job)) {
+      SetCondition(entry, kSavingCondition, true, "Saved",
+                   absl::StrCat("the checkpoint of step ", checkpoint.step(), " is durable"));
+    }
     Emit(entry, "CheckpointCommitted",
          absl::StrCat(
              "step ", checkpoint.step(), ": ", checkpoint.path(),

@@ -17,6 +17,12 @@ std::string AtStep(const JobEntry& entry) {
   return step > 0 ? absl::StrCat("at step ", step) : "at the beginning (no checkpoint yet)";
 }
 
+bool LastStepIsDurable(const v1::Job& job) {
+  return std::any_of(job.checkpoints().begin(), job.checkpoints().end(), [&](const v1::Checkpoint& checkpoint) {
+    return checkpoint.step() == job.spec().training().train_iters();
+  });
+}
+
 bool AllExited(const JobEntry& entry) {
   return !entry.ranks.empty() && std::all_of(entry.ranks.begin(), entry.ranks.end(), [](const RankView& rank) {
     return rank.observed.state() == v1::RANK_STATE_EXITED;
@@ -116,7 +122,9 @@ void Transition::EvaluateExits(JobEntry& entry, v1::Attempt& attempt) {
     if (rank.handled || rank.observed.state() != v1::RANK_STATE_EXITED) continue;
     rank.handled = true;
     const v1::RankOutcome outcome = rank.observed.outcome();
-    if (outcome == v1::RANK_OUTCOME_COMPLETED) {
+    // Rank 0 reports checkpoints before it leaves. A new attempt says again what lies on the disk.
+    const bool nothing_to_show = rank.observed.rank() == 0 && !LastStepIsDurable(entry.job);
+    if (outcome == v1::RANK_OUTCOME_COMPLETED && !nothing_to_show) {
       entry.exit_deadline = std::min(entry.exit_deadline, now_.monotonic + state_.options.exit_timeout);
       continue;
     }
@@ -125,7 +133,11 @@ void Transition::EvaluateExits(JobEntry& entry, v1::Attempt& attempt) {
       continue;
     }
     v1::Cause cause = rank.observed.cause();
-    if (outcome == v1::RANK_OUTCOME_STOPPED) {
+    if (outcome == v1::RANK_OUTCOME_COMPLETED) {
+      cause.set_cause_class(v1::CAUSE_CLASS_STORAGE);
+      cause.set_message(absl::StrCat("the ranks are done, but no durable checkpoint of step ",
+                                     entry.job.spec().training().train_iters(), " was reported"));
+    } else if (outcome == v1::RANK_OUTCOME_STOPPED) {
       cause.set_cause_class(v1::CAUSE_CLASS_OPERATOR);
       if (cause.message().empty()) cause.set_message("the worker was told to stop by something other than this job");
     } else if (cause.cause_class() == v1::CAUSE_CLASS_UNSPECIFIED) {

@@ -43,6 +43,9 @@ std::string SlotsText(int count, v1::DeviceKind kind) {
 
 Waiting WhyWaiting(const ClusterState& state, const JobEntry& entry, const Now& now) {
   if (state.draining) return {"Draining", "the server is shutting down; the job goes on when it is back"};
+  if (IsHeld(entry.job)) {
+    return {"Held", absl::StrCat("held; it keeps its place until `slipway jobs release ", entry.job.id(), "`")};
+  }
   const bool connected = std::any_of(state.nodes.begin(), state.nodes.end(), [](const auto& node) {
     return node.second.node.state() == v1::NODE_STATE_CONNECTED;
   });
@@ -62,7 +65,8 @@ Waiting WhyWaiting(const ClusterState& state, const JobEntry& entry, const Now& 
                                     FormatDuration(entry.not_before - now.monotonic))};
   }
   const auto position = state.waiting.find({entry.submit_sequence, entry.job.id()});
-  const auto ahead = std::distance(state.waiting.begin(), position);
+  const auto ahead = std::count_if(state.waiting.begin(), position,
+                                   [&](const auto& other) { return !IsHeld(state.jobs.at(other.second).job); });
   std::string message = absl::StrCat("waiting for ", SlotsText(needed, kind), ": ", slots.free, " of ", slots.total,
                                      " free", HoldersText(state, kind));
   if (ahead > 0) absl::StrAppend(&message, "; ", ahead, ahead == 1 ? " job is" : " jobs are", " ahead in the queue");

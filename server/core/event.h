@@ -40,6 +40,14 @@ struct CancelJob {
   std::string id;
   std::string etag;
 };
+struct HoldJob {
+  std::string id;
+  std::string etag;
+};
+struct ReleaseJob {
+  std::string id;
+  std::string etag;
+};
 struct CheckpointJob {
   std::string id;
 };
@@ -71,8 +79,8 @@ struct Drain {
   bool hurry = false;  // without checkpoints
 };
 
-using Event = std::variant<CreateJob, PauseJob, ResumeJob, CancelJob, CheckpointJob, AgentConnected, AgentDisconnected,
-                           AgentHeartbeat, AgentObserved, AgentMetrics, Tick, Drain>;
+using Event = std::variant<CreateJob, PauseJob, ResumeJob, CancelJob, HoldJob, ReleaseJob, CheckpointJob,
+                           AgentConnected, AgentDisconnected, AgentHeartbeat, AgentObserved, AgentMetrics, Tick, Drain>;
 
 struct QueueWait {
   std::string job_id;

@@ -40,6 +40,7 @@ void Transition::Schedule() {
   const auto waiting = state_.waiting;
   for (const auto& [sequence, id] : waiting) {
     JobEntry& entry = state_.jobs.at(id);
+    if (IsHeld(entry.job)) continue;  // and holds nobody up
     const v1::DeviceKind kind = DeviceFor(state_, entry.job.spec());
     if (entry.preflight == Preflight::kNeeded && busy.size() < static_cast<size_t>(connected)) {
       const std::string node = NodeForPreflight(state_, kind, busy);

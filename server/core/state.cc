@@ -11,6 +11,12 @@ std::string WithoutPrefix(const std::string& name, size_t prefix) {
 
 }  // namespace
 
+bool IsHeld(const v1::Job& job) {
+  return std::any_of(job.conditions().begin(), job.conditions().end(), [](const v1::JobCondition& condition) {
+    return condition.type() == kHeldCondition && condition.status();
+  });
+}
+
 std::string StateName(v1::JobState state) {
   return WithoutPrefix(v1::JobState_Name(state), std::string("JOB_STATE_").size());
 }

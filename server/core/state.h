@@ -60,6 +60,7 @@ struct JobEntry {
   std::map<int, int> restarts_by_cause;  // by v1::CauseClass
   int restarts_without_progress = 0;
   int64_t best_step = 0;  // highest step that any attempt reached
+  v1::Cause failed_save;  // the newest failed save that has become an event: reports repeat it
 
   // Not stored.
   std::vector<RankView> ranks;
@@ -104,6 +105,10 @@ struct ClusterState {
 inline bool IsFinal(v1::JobState state) {
   return state == v1::JOB_STATE_SUCCEEDED || state == v1::JOB_STATE_FAILED || state == v1::JOB_STATE_CANCELLED;
 }
+
+// It keeps its place in the queue and does not start: its condition kHeldCondition is true.
+inline constexpr char kHeldCondition[] = "Held";
+bool IsHeld(const v1::Job& job);
 
 // "RUNNING".
 std::string StateName(v1::JobState state);

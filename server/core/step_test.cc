@@ -1,6 +1,8 @@
 // Each row of the table of states, one test or more: queued, starting, running. The others are in stop_test.cc.
 #include "server/core/step.h"
 
+#include <algorithm>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -304,6 +306,83 @@ TEST_F(StepTest, ANodeThatForgotARunningAttemptLostIt) {
   cluster.Settle();
   EXPECT_EQ(cluster.State("a"), v1::JOB_STATE_RUNNING);
   EXPECT_EQ(cluster.Job("a").attempts_size(), 2);
+}
+
+TEST_F(StepTest, AJobWithoutADurableLastStepDoesNotSucceed) {
+  StartJob();
+  agent().saves_last_step = false;
+  Complete();
+  EXPECT_EQ(cluster.State("a"), v1::JOB_STATE_STARTING) << "again";
+  const v1::Cause& cause = cluster.Job("a").attempts(0).end_cause();
+  EXPECT_EQ(cause.cause_class(), v1::CAUSE_CLASS_STORAGE);
+  EXPECT_THAT(cause.message(), HasSubstr("no durable checkpoint of step 100"));
+  // The next attempt finds it on the disk and says so.
+  cluster.Settle();
+  ASSERT_EQ(cluster.State("a"), v1::JOB_STATE_RUNNING);
+  agent().saves_last_step = true;
+  Complete();
+  EXPECT_EQ(cluster.State("a"), v1::JOB_STATE_SUCCEEDED);
+}
+
+TEST_F(StepTest, ASaveThatFailedIsOneEventAndAConditionUntilOneWorks) {
+  StartJob();
+  v1::Cause cause;
+  cause.set_cause_class(v1::CAUSE_CLASS_STORAGE);
+  cause.set_step(20);
+  cause.set_message("/ckpt/step-00000020-e1: No space left on device");
+  const auto events = [&] {
+    return std::count_if(cluster.events.begin(), cluster.events.end(), [](const v1::JobEvent& event) {
+      return event.type() == "CheckpointFailed" && event.cause().cause_class() == v1::CAUSE_CLASS_STORAGE;
+    });
+  };
+  *agent().Assignment(cluster.Live("a")).mutable_failed_save() = cause;
+  cluster.Report("n1");
+  cluster.Report("n1");
+  EXPECT_EQ(events(), 1);
+  EXPECT_EQ(cluster.State("a"), v1::JOB_STATE_RUNNING);
+  const auto saving = [&] {
+    for (const v1::JobCondition& condition : cluster.Job("a").conditions()) {
+      if (condition.type() == "Saving") return condition;
+    }
+    return v1::JobCondition();
+  };
+  EXPECT_EQ(saving().reason(), "SaveFailed");
+  EXPECT_THAT(saving().message(), HasSubstr("step-00000020-e1: No space left on device"));
+  cause.set_step(25);
+  *agent().Assignment(cluster.Live("a")).mutable_failed_save() = cause;
+  cluster.Report("n1");
+  EXPECT_EQ(events(), 2);
+  agent().Commit(cluster.Live("a"), 30);
+  cluster.Report("n1");
+  EXPECT_TRUE(saving().status());
+  EXPECT_EQ(events(), 2);
+}
+
+TEST_F(StepTest, AHeldJobKeepsItsPlaceAndStartsWhenItIsReleased) {
+  cluster.Submit("a", TestSpec(2));
+  cluster.Submit("b", TestSpec(2));
+  EXPECT_OK(cluster.Do(HoldJob{"a", ""}).status);
+  const int64_t revision = cluster.Job("a").revision();
+  EXPECT_OK(cluster.Do(HoldJob{"a", ""}).status) << "held already";
+  EXPECT_EQ(cluster.Job("a").revision(), revision);
+  cluster.Connect("n1", 2);
+  cluster.Settle();
+  EXPECT_EQ(cluster.State("a"), v1::JOB_STATE_QUEUED);
+  EXPECT_EQ(cluster.State("b"), v1::JOB_STATE_RUNNING) << "it holds nobody up";
+  EXPECT_EQ(Describe(cluster.state, cluster.state.jobs.at("a"), cluster.now, true).state_reason(), "Held");
+  EXPECT_THAT(cluster.Do(HoldJob{"b", ""}).status,
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("only a queued job")));
+  cluster.Submit("c", TestSpec(2));
+  EXPECT_OK(cluster.Do(ReleaseJob{"a", ""}).status);
+  EXPECT_OK(cluster.Do(ReleaseJob{"b", ""}).status) << "not held";
+  cluster.Settle();
+  EXPECT_OK(cluster.Do(CancelJob{"b", ""}).status);
+  cluster.Settle();
+  EXPECT_EQ(cluster.State("a"), v1::JOB_STATE_RUNNING) << "before c, which came later";
+  EXPECT_EQ(cluster.State("c"), v1::JOB_STATE_QUEUED);
+  EXPECT_OK(cluster.Do(CancelJob{"c", ""}).status);
+  EXPECT_THAT(cluster.Do(ReleaseJob{"c", ""}).status,
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("it is CANCELLED")));
 }
 
 }  // namespace

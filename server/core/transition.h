@@ -20,6 +20,8 @@ class Transition {
   void On(const PauseJob& event);
   void On(const ResumeJob& event);
   void On(const CancelJob& event);
+  void On(const HoldJob& event);
+  void On(const ReleaseJob& event);
   void On(const CheckpointJob& event);
   void On(const Drain& event);
 
@@ -48,6 +50,7 @@ class Transition {
   void TakePreflight(JobEntry& entry, const v1::PreflightResult& result);
   void TakeRank(JobEntry& entry, v1::Attempt& attempt, const v1::ObservedRank& observed);
   void TakeCheckpoints(JobEntry& entry, const v1::ObservedAssignment& assignment);
+  void TakeFailedSave(JobEntry& entry, const v1::ObservedAssignment& assignment);
   void NoticeMissing(JobEntry& entry, NodeEntry& node);
   void AddLineage(JobEntry& entry, v1::Attempt& attempt);
 

@@ -112,6 +112,24 @@ void Transition::On(const CancelJob& event) {
   Evaluate(*entry);
 }
 
+void Transition::On(const HoldJob& event) {
+  JobEntry* entry = FindForVerb(event.id, event.etag);
+  if (entry == nullptr) return;
+  if (entry->job.state() != v1::JOB_STATE_QUEUED) return Refuse(*entry, "hold", "only a queued job can be held");
+  if (IsHeld(entry->job)) return;
+  SetCondition(*entry, kHeldCondition, true, "HeldByUser", "");
+  Emit(*entry, "Held", "");
+}
+
+void Transition::On(const ReleaseJob& event) {
+  JobEntry* entry = FindForVerb(event.id, event.etag);
+  if (entry == nullptr) return;
+  if (IsFinal(entry->job.state())) return Refuse(*entry, "release", "");
+  if (!IsHeld(entry->job)) return;
+  SetCondition(*entry, kHeldCondition, false, "Released", "");
+  Emit(*entry, "Released", "");
+}
+
 void Transition::On(const CheckpointJob& event) {
   JobEntry* entry = FindForVerb(event.id, "");
   if (entry == nullptr) return;

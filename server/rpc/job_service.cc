@@ -19,6 +19,18 @@ Coordinator::Mutation MutationOf(const std::string& method, const Request& reque
   return {.method = method, .request_id = request.request_id(), .body_hash = BodyHash(request), .job = request.job()};
 }
 
+// A verb that is a job and an etag.
+template <typename Event, typename Request, typename Response>
+grpc::ServerUnaryReactor* Steer(grpc::CallbackServerContext* context, Coordinator& coordinator,
+                                const std::string& method, const Request& request, Response* response) {
+  if (absl::Status status = CheckRequestId(request.request_id()); !status.ok()) return FinishNow(context, status);
+  Coordinator::Mutation mutation = MutationOf(method, request);
+  mutation.event = [etag = request.etag()](Coordinator::Turn&, const std::string& id) -> absl::StatusOr<core::Event> {
+    return Event{id, etag};
+  };
+  return FinishWithMutation(context, coordinator, std::move(mutation), response);
+}
+
 bool Matches(const v1::Job& job, const v1::ListJobsRequest& request) {
   if (!request.project().empty() && job.project() != request.project()) return false;
   if (!request.name().empty() && job.name() != request.name()) return false;
@@ -72,19 +84,23 @@ grpc::ServerUnaryReactor* JobServiceImpl::CreateJob(grpc::CallbackServerContext*
   absl::StatusOr<core::CreateJob> create = MakeCreateJob(*request, options_, clock_->WallNow());
   if (!create.ok()) return FinishNow(context, create.status());
   if (request->validate_only()) {
-    v1::Job& job = *response->mutable_job();
-    job.set_name(create->spec.name());
-    job.set_project(create->spec.project());
-    job.set_state(v1::JOB_STATE_QUEUED);
-    *job.mutable_spec() = std::move(create->spec);
-    return FinishNow(context, absl::OkStatus());
+    return FinishWithRead(context, *coordinator_, [create = *std::move(create), response](Coordinator::Turn& turn) {
+      v1::Job& job = *response->mutable_job();
+      job.set_name(create.spec.name());
+      job.set_project(create.spec.project());
+      job.set_state(v1::JOB_STATE_QUEUED);
+      *job.mutable_spec() = create.spec;
+      return CheckCheckpointDir(turn.state(), create);
+    });
   }
   Coordinator::Mutation mutation{
       .method = "CreateJob",
       .request_id = request->request_id(),
       .body_hash = BodyHash(*request),
       .creates = true,
-      .event = [create = *std::move(create)](Coordinator::Turn&, const std::string&) -> absl::StatusOr<core::Event> {
+      .event = [create = *std::move(create)](Coordinator::Turn& turn,
+                                             const std::string&) -> absl::StatusOr<core::Event> {
+        SLIPWAY_RETURN_IF_ERROR(CheckCheckpointDir(turn.state(), create));
         return create;
       }};
   return FinishWithMutation(context, *coordinator_, std::move(mutation), response);
@@ -112,12 +128,7 @@ grpc::ServerWriteReactor<v1::WatchJobsResponse>* JobServiceImpl::WatchJobs(grpc:
 
 grpc::ServerUnaryReactor* JobServiceImpl::PauseJob(grpc::CallbackServerContext* context,
                                                    const v1::PauseJobRequest* request, v1::PauseJobResponse* response) {
-  if (absl::Status status = CheckRequestId(request->request_id()); !status.ok()) return FinishNow(context, status);
-  Coordinator::Mutation mutation = MutationOf("PauseJob", *request);
-  mutation.event = [etag = request->etag()](Coordinator::Turn&, const std::string& id) -> absl::StatusOr<core::Event> {
-    return core::PauseJob{id, etag};
-  };
-  return FinishWithMutation(context, *coordinator_, std::move(mutation), response);
+  return Steer<core::PauseJob>(context, *coordinator_, "PauseJob", *request, response);
 }
 
 grpc::ServerUnaryReactor* JobServiceImpl::ResumeJob(grpc::CallbackServerContext* context,
@@ -136,12 +147,18 @@ grpc::ServerUnaryReactor* JobServiceImpl::ResumeJob(grpc::CallbackServerContext*
 grpc::ServerUnaryReactor* JobServiceImpl::CancelJob(grpc::CallbackServerContext* context,
                                                     const v1::CancelJobRequest* request,
                                                     v1::CancelJobResponse* response) {
-  if (absl::Status status = CheckRequestId(request->request_id()); !status.ok()) return FinishNow(context, status);
-  Coordinator::Mutation mutation = MutationOf("CancelJob", *request);
-  mutation.event = [etag = request->etag()](Coordinator::Turn&, const std::string& id) -> absl::StatusOr<core::Event> {
-    return core::CancelJob{id, etag};
-  };
-  return FinishWithMutation(context, *coordinator_, std::move(mutation), response);
+  return Steer<core::CancelJob>(context, *coordinator_, "CancelJob", *request, response);
+}
+
+grpc::ServerUnaryReactor* JobServiceImpl::HoldJob(grpc::CallbackServerContext* context,
+                                                  const v1::HoldJobRequest* request, v1::HoldJobResponse* response) {
+  return Steer<core::HoldJob>(context, *coordinator_, "HoldJob", *request, response);
+}
+
+grpc::ServerUnaryReactor* JobServiceImpl::ReleaseJob(grpc::CallbackServerContext* context,
+                                                     const v1::ReleaseJobRequest* request,
+                                                     v1::ReleaseJobResponse* response) {
+  return Steer<core::ReleaseJob>(context, *coordinator_, "ReleaseJob", *request, response);
 }
 
 grpc::ServerUnaryReactor* JobServiceImpl::CheckpointJob(grpc::CallbackServerContext* context,

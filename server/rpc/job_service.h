@@ -29,6 +29,10 @@ class JobServiceImpl final : public v1::JobService::CallbackService {
                                       v1::ResumeJobResponse* response) override;
   grpc::ServerUnaryReactor* CancelJob(grpc::CallbackServerContext* context, const v1::CancelJobRequest* request,
                                       v1::CancelJobResponse* response) override;
+  grpc::ServerUnaryReactor* HoldJob(grpc::CallbackServerContext* context, const v1::HoldJobRequest* request,
+                                    v1::HoldJobResponse* response) override;
+  grpc::ServerUnaryReactor* ReleaseJob(grpc::CallbackServerContext* context, const v1::ReleaseJobRequest* request,
+                                       v1::ReleaseJobResponse* response) override;
   grpc::ServerUnaryReactor* CheckpointJob(grpc::CallbackServerContext* context, const v1::CheckpointJobRequest* request,
                                           v1::CheckpointJobResponse* response) override;
   grpc::ServerUnaryReactor* ListJobEvents(grpc::CallbackServerContext* context, const v1::ListJobEventsRequest* request,

@@ -38,6 +38,15 @@ TEST_F(RpcTest, AJobsWholeLife) {
   EXPECT_TRUE(Pause(id).ok());
   job = Await(id, v1::JOB_STATE_PAUSED);
   EXPECT_EQ(job.state_message(), "paused at step 7");
+  v1::ResumeJobRequest shorter;
+  shorter.set_job(id);
+  shorter.mutable_spec_patch()->mutable_training()->set_train_iters(6);
+  v1::ResumeJobResponse response;
+  grpc::ClientContext context;
+  const grpc::Status refused = server_.jobs->ResumeJob(&context, shorter, &response);
+  EXPECT_EQ(refused.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(refused.error_message(), "training.train_iters = 6: is below the step that the job has reached, 7");
+  EXPECT_EQ(Get(id).state(), v1::JOB_STATE_PAUSED);
   EXPECT_TRUE(Resume(id, 1).ok());
   job = Await(id, v1::JOB_STATE_RUNNING);
   EXPECT_EQ(job.spec().parallelism().data_parallel_size(), 1);
@@ -89,11 +98,58 @@ TEST_F(RpcTest, PathsOutsideOfTheAllowedRootsAreRefused) {
   request.mutable_spec()->mutable_checkpoint()->set_path("/data/../etc");
   v1::Job job;
   grpc::Status status = Create(request, &job);
-  EXPECT_THAT(DetailOf<google::rpc::BadRequest>(status).ShortDebugString(), HasSubstr("allows: /data, /home/u"));
+  EXPECT_THAT(DetailOf<google::rpc::BadRequest>(status).ShortDebugString(),
+              HasSubstr("allows: /data, /home/u (slipwayd --allow-root adds one)"));
   request.mutable_spec()->mutable_checkpoint()->set_path("/data/x");
   status = Create(request, &job);
   EXPECT_TRUE(status.ok()) << status.error_message();
   EXPECT_EQ(job.checkpoint_dir(), "/data/x");
+}
+
+TEST_F(RpcTest, TwoJobsThatHaveNotEndedDoNotShareACheckpointPath) {
+  v1::CreateJobRequest request;
+  *request.mutable_spec() = MockSpec("first");
+  request.mutable_spec()->mutable_checkpoint()->set_path("/data/x");
+  request.set_request_id("first");
+  v1::Job first, second;
+  ASSERT_TRUE(Create(request, &first).ok());
+  ASSERT_TRUE(Create(request, &first).ok()) << "the same request again";
+  for (const char* path : {"/data/x", "/data/./y/../x/"}) {
+    for (const bool dry : {false, true}) {
+      v1::CreateJobRequest again;
+      *again.mutable_spec() = MockSpec("second");
+      again.mutable_spec()->mutable_checkpoint()->set_path(path);
+      again.set_validate_only(dry);
+      const grpc::Status status = Create(again, &second);
+      EXPECT_EQ(status.error_code(), grpc::StatusCode::FAILED_PRECONDITION) << path;
+      EXPECT_EQ(ReasonOf(status), "CHECKPOINT_PATH_IN_USE");
+      EXPECT_THAT(status.error_message(), HasSubstr(first.id()));
+      EXPECT_THAT(status.error_message(), HasSubstr("a checkpoint.path of its own"));
+    }
+  }
+  EXPECT_TRUE(Cancel(first.id()).ok());
+  Await(first.id(), v1::JOB_STATE_CANCELLED);
+  request.set_request_id("second");
+  EXPECT_TRUE(Create(request, &second).ok()) << "its preflight looks at what the first one left";
+}
+
+TEST_F(RpcTest, AHeldJobWaitsForItsRelease) {
+  const std::string id = Submit("tiny");
+  const auto steer = [&](auto method, auto request, auto response) {
+    request.set_job(id);
+    grpc::ClientContext context;
+    SetDeadline(context);
+    return (server_.jobs.get()->*method)(&context, request, &response);
+  };
+  using Stub = v1::JobService::Stub;
+  ASSERT_TRUE(steer(&Stub::HoldJob, v1::HoldJobRequest(), v1::HoldJobResponse()).ok());
+  server_.Stop();
+  server_.Start();  // it is stored
+  auto agent = Agent("n1", 1);
+  Await(Submit("other"), v1::JOB_STATE_RUNNING);
+  EXPECT_EQ(Get(id).state_reason(), "Held");
+  ASSERT_TRUE(steer(&Stub::ReleaseJob, v1::ReleaseJobRequest(), v1::ReleaseJobResponse()).ok());
+  EXPECT_NE(Get(id).state_reason(), "Held");
 }
 
 TEST_F(RpcTest, ValidateOnlyMakesNoJob) {

@@ -44,7 +44,7 @@ spec::SpecFaults CheckRoots(const v1::TrainingSpec& training, const std::vector<
     faults.push_back({.path = field.path,
                       .value = value,
                       .message = absl::StrCat("lies outside of the directories that this server allows: ",
-                                              absl::StrJoin(roots, ", "))});
+                                              absl::StrJoin(roots, ", "), " (slipwayd --allow-root adds one)")});
   }
   return faults;
 }
@@ -66,12 +66,32 @@ absl::StatusOr<core::CreateJob> MakeCreateJob(const v1::CreateJobRequest& reques
   return create;
 }
 
+absl::Status CheckCheckpointDir(const core::ClusterState& state, const core::CreateJob& create) {
+  if (create.spec.checkpoint().path().empty()) return absl::OkStatus();  // a directory of its own
+  const std::filesystem::path wanted = Normal(create.checkpoint_dir);
+  for (const auto& [id, entry] : state.jobs) {
+    if (core::IsFinal(entry.job.state()) || Normal(entry.job.checkpoint_dir()) != wanted) continue;
+    return WithReason(
+        absl::FailedPreconditionError(absl::StrCat(
+            "checkpoint.path = ", create.spec.checkpoint().path(), ": job ", id, " (\"", entry.job.name(), "\", ",
+            core::StateName(entry.job.state()), ") saves there; give this job a checkpoint.path of its own, or none")),
+        "CHECKPOINT_PATH_IN_USE", {{"job", id}, {"path", create.checkpoint_dir}});
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<core::ResumeJob> MakeResumeJob(const v1::ResumeJobRequest& request, const core::JobEntry& entry,
                                               const SubmitOptions& options) {
   const std::vector<std::string> clear(request.clear_paths().begin(), request.clear_paths().end());
   spec::ResumeChange change = spec::ApplyResumePatch(entry.job.spec(), request.spec_patch(), clear);
   for (spec::SpecFault& fault : CheckRoots(change.spec, options.allowed_roots)) {
     change.faults.push_back(std::move(fault));
+  }
+  const int64_t reached = entry.job.progress().last_checkpoint_step();
+  if (const int64_t last = change.spec.training().train_iters(); last < reached) {
+    change.faults.push_back({.path = "training.train_iters",
+                             .value = absl::StrCat(last),
+                             .message = absl::StrCat("is below the step that the job has reached, ", reached)});
   }
   if (!change.faults.empty()) return FaultsStatus(change.faults, "spec_patch.");
   std::vector<std::string> lines;

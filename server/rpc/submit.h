@@ -1,4 +1,4 @@
-// From a request to a checked job: everything about CreateJob and ResumeJob that does not depend on other jobs.
+// From a request to a checked job.
 // Thread-safe: pure functions, apart from the random part of ids.
 #ifndef SLIPWAY_SERVER_RPC_SUBMIT_H_
 #define SLIPWAY_SERVER_RPC_SUBMIT_H_
@@ -28,6 +28,9 @@ engine::spec::SpecFaults CheckRoots(const v1::TrainingSpec& spec, const std::vec
 // InvalidArgument with all faults.
 absl::StatusOr<core::CreateJob> MakeCreateJob(const v1::CreateJobRequest& request, const SubmitOptions& options,
                                               absl::Time now);
+// FailedPrecondition (reason CHECKPOINT_PATH_IN_USE) while another job that has not ended saves where this one asks to.
+// What a job that has ended left there is the preflight's to find.
+absl::Status CheckCheckpointDir(const core::ClusterState& state, const core::CreateJob& create);
 absl::StatusOr<core::ResumeJob> MakeResumeJob(const v1::ResumeJobRequest& request, const core::JobEntry& entry,
                                               const SubmitOptions& options);
 

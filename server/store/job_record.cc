@@ -19,6 +19,7 @@ storage::v1::JobRecord ToRecord(const core::JobEntry& entry) {
   for (const auto& [cause, count] : entry.restarts_by_cause) (*record.mutable_restarts_by_cause())[cause] = count;
   record.set_restarts_without_progress(entry.restarts_without_progress);
   record.set_best_step(entry.best_step);
+  *record.mutable_failed_save() = entry.failed_save;
   return record;
 }
 
@@ -51,6 +52,7 @@ absl::StatusOr<core::JobEntry> FromRecord(const storage::v1::JobRecord& record) 
   for (const auto& [cause, count] : record.restarts_by_cause()) entry.restarts_by_cause[cause] = count;
   entry.restarts_without_progress = record.restarts_without_progress();
   entry.best_step = record.best_step();
+  entry.failed_save = record.failed_save();
   return entry;
 }
 

@@ -2,9 +2,9 @@
 
 #include <rocksdb/db.h>
 #include <rocksdb/options.h>
-#include <rocksdb/utilities/db_ttl.h>
 #include <rocksdb/write_batch.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <system_error>
 #include <utility>
@@ -26,16 +26,19 @@ std::string MetricKey(const std::string& job_id, const v1::MetricRecord& record)
                            : absl::StrCat(Prefix(job_id), BigEndian(record.step().step()), "s");
 }
 
-absl::StatusOr<std::unique_ptr<rocksdb::DB>> OpenDatabase(const std::string& directory, absl::Duration keep) {
+// First in, first out: whole files are dropped, oldest first, by age and by their sum.
+absl::StatusOr<std::unique_ptr<rocksdb::DB>> OpenDatabase(const std::string& directory, const MetricLimits& limits) {
   rocksdb::Options options;
   options.create_if_missing = true;
-  options.write_buffer_size = 8 << 20;
+  options.compaction_style = rocksdb::kCompactionStyleFIFO;
+  options.compaction_options_fifo.max_table_files_size = static_cast<uint64_t>(limits.max_bytes);
+  options.compaction_options_fifo.allow_compaction = true;  // of small files into larger ones
+  options.ttl = static_cast<uint64_t>(absl::ToInt64Seconds(limits.keep));
+  options.write_buffer_size = static_cast<size_t>(std::clamp<int64_t>(limits.max_bytes / 16, 64 << 10, 8 << 20));
   options.max_log_file_size = 4 << 20;
   options.keep_log_file_num = 2;
-  options.max_open_files = 128;
-  rocksdb::DBWithTTL* db = nullptr;
-  const rocksdb::Status status =
-      rocksdb::DBWithTTL::Open(options, directory, &db, static_cast<int32_t>(absl::ToInt64Seconds(keep)));
+  rocksdb::DB* db = nullptr;
+  const rocksdb::Status status = rocksdb::DB::Open(options, directory, &db);
   if (!status.ok()) return FromRocksDb(status, absl::StrCat("opening the metrics history ", directory));
   return std::unique_ptr<rocksdb::DB>(db);
 }
@@ -53,15 +56,16 @@ std::vector<v1::MetricRecord> Thin(std::vector<v1::MetricRecord> records, size_t
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<MetricStore>> MetricStore::Open(const std::string& directory, absl::Duration keep) {
+absl::StatusOr<std::unique_ptr<MetricStore>> MetricStore::Open(const std::string& directory,
+                                                               const MetricLimits& limits) {
   std::error_code error;
   std::filesystem::create_directories(directory, error);
-  auto db = OpenDatabase(directory, keep);
+  auto db = OpenDatabase(directory, limits);
   if (!db.ok()) {
     spdlog::warn("{}; starting with an empty history", db.status().ToString());
     std::filesystem::remove_all(directory, error);
     std::filesystem::create_directories(directory, error);
-    db = OpenDatabase(directory, keep);
+    db = OpenDatabase(directory, limits);
   }
   if (!db.ok()) return db.status();
   return std::unique_ptr<MetricStore>(new MetricStore(*std::move(db)));

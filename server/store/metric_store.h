@@ -1,5 +1,5 @@
-// History of the metrics of jobs: lossy (a crash may cost the last moments), limited in time, apart from the store that
-// jobs depend on. Nothing here ever fails a job: what cannot be written is counted and dropped. Thread-safe.
+// History of the metrics of jobs: lossy (a crash may cost the last moments), limited in time and size, apart from the
+// store that jobs depend on. Nothing here ever fails a job: what cannot be written is counted and dropped. Thread-safe.
 #ifndef SLIPWAY_SERVER_STORE_METRIC_STORE_H_
 #define SLIPWAY_SERVER_STORE_METRIC_STORE_H_
 
@@ -20,10 +20,18 @@ class DB;
 
 namespace slipway::server::store {
 
+struct MetricLimits {
+  absl::Duration keep = absl::Hours(24 * 30);
+  // Of the files; what is still in memory and in the write-ahead log (at most a quarter of it, and 32 MiB) comes on
+  // top.
+  int64_t max_bytes = int64_t{1} << 30;
+};
+
 class MetricStore {
  public:
-  // Records older than `keep` go away in the background. A database that cannot be opened is thrown away and made anew.
-  static absl::StatusOr<std::unique_ptr<MetricStore>> Open(const std::string& directory, absl::Duration keep);
+  // What was written longest ago goes away in the background, by age and when there is too much of it. A database that
+  // cannot be opened is thrown away and made anew.
+  static absl::StatusOr<std::unique_ptr<MetricStore>> Open(const std::string& directory, const MetricLimits& limits);
   ~MetricStore();
 
   // A newer attempt's record of a step replaces an older one's.

@@ -4,9 +4,11 @@
 #include <gtest/gtest.h>
 #include <rocksdb/db.h>
 
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 
+#include "absl/time/clock.h"
 #include "server/core/testing/test_cluster.h"
 #include "server/store/job_record.h"
 #include "server/store/keys.h"
@@ -178,7 +180,7 @@ v1::MetricBatch Steps(int64_t epoch, int64_t from, int64_t to) {
 }
 
 TEST_F(StoreTest, MetricsFollowTheForkOfAnAttempt) {
-  ASSERT_OK_AND_ASSIGN(auto metrics, MetricStore::Open(directory_, absl::Hours(1)));
+  ASSERT_OK_AND_ASSIGN(auto metrics, MetricStore::Open(directory_, {}));
   metrics->Add("a", Steps(1, 1, 15));
   metrics->Add("ab", Steps(1, 1, 3));
   metrics->Add("a", Steps(2, 11, 12));  // came before the news that attempt 2 is ready
@@ -195,10 +197,51 @@ TEST_F(StoreTest, MetricsFollowTheForkOfAnAttempt) {
   EXPECT_EQ(thin.back().step().step(), 12);
 }
 
+TEST_F(StoreTest, MetricsDoNotGrowBeyondTheirLimit) {
+  constexpr int64_t kLimit = 1 << 20;
+  constexpr int64_t kBatch = 500;
+  ASSERT_OK_AND_ASSIGN(auto metrics, MetricStore::Open(directory_, {.max_bytes = kLimit}));
+  int64_t step = 0;
+  const auto add = [&](int64_t batches) {
+    for (const int64_t end = step + batches * kBatch; step < end; step += kBatch) {
+      v1::MetricBatch batch = Steps(1, step + 1, step + kBatch);
+      // So that they do not compress to nothing.
+      for (v1::MetricRecord& record : *batch.mutable_records()) {
+        record.mutable_step()->set_loss(std::sin(static_cast<double>(record.step().step())));
+        record.mutable_step()->set_grad_norm(std::cos(static_cast<double>(record.step().step())));
+        record.mutable_step()->set_tokens_per_second(std::exp(record.step().loss()));
+      }
+      metrics->Add("a", batch);
+    }
+  };
+  const auto bytes = [&] {
+    int64_t sum = 0;
+    for (const auto& entry : std::filesystem::directory_iterator(directory_)) {
+      std::error_code gone;
+      if (const auto size = entry.file_size(gone); !gone && entry.path().extension() == ".sst")
+        sum += static_cast<int64_t>(size);
+    }
+    return sum;
+  };
+  add(200);  // several megabytes
+  // Files are dropped in the background, each time when a new one has been written.
+  const absl::Time deadline = absl::Now() + absl::Seconds(60);
+  while (bytes() > kLimit && absl::Now() < deadline) {
+    add(1);
+    absl::SleepFor(absl::Milliseconds(10));
+  }
+  EXPECT_LE(bytes(), kLimit);
+  ASSERT_OK_AND_ASSIGN(const auto records, metrics->Query("a", 0, 0, 1'000'000));
+  ASSERT_FALSE(records.empty());
+  EXPECT_LT(static_cast<int64_t>(records.size()), step);
+  EXPECT_GT(records.front().step().step(), 1);
+  EXPECT_EQ(records.back().step().step(), step) << "the newest are there";
+}
+
 TEST_F(StoreTest, ABrokenMetricsHistoryIsReplaced) {
   std::filesystem::create_directories(directory_);
   std::ofstream(directory_ / "CURRENT") << "rubbish";
-  ASSERT_OK_AND_ASSIGN(auto metrics, MetricStore::Open(directory_, absl::Hours(1)));
+  ASSERT_OK_AND_ASSIGN(auto metrics, MetricStore::Open(directory_, {}));
   metrics->Add("a", Steps(1, 1, 2));
   ASSERT_OK_AND_ASSIGN(const auto records, metrics->Query("a", 0, 0, 10));
   EXPECT_EQ(records.size(), 2u);

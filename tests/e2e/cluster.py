@@ -109,6 +109,11 @@ class Cluster:
         text = self.cli("jobs", "logs", job, "--attempt", "all", "--rank", "0", check=False).stdout
         return {int(step): float(loss) for step, loss in re.findall(r" step (\d+) loss (\d+\.\d+) ", text)}
 
+    def events(self, job, kind):
+        """What happened to a job of that type, oldest first."""
+        events = json.loads(self.cli("jobs", "events", job, "-o", "json").stdout).get("events", [])
+        return [event for event in events if event["type"] == kind]
+
     def wait(self, job, *states, deadline=DEADLINE):
         seen = []
 
@@ -178,12 +183,18 @@ class Cluster:
 
     def freeze(self, job, phase, deadline=20.0):
         """SIGSTOP to rank 0 while it is in that phase: its process. Nothing that needs all ranks goes on until SIGCONT."""
-        end = time.monotonic() + deadline
+        end, pid = time.monotonic() + deadline, 0
         while time.monotonic() < end:
-            if self.rank_phase(job) != phase or not (pid := self.rank_pid(job)):
+            # Looking for the process takes longer than a phase may: it is known before the phase comes.
+            if not pid or self.process_state(pid) in "ZX":
+                pid = self.rank_pid(job)
+            if not pid or self.rank_phase(job) != phase:
                 time.sleep(0.0005)
                 continue
-            os.kill(pid, signal.SIGSTOP)
+            try:
+                os.kill(pid, signal.SIGSTOP)
+            except ProcessLookupError:
+                continue
             self.until(lambda: self.process_state(pid) in "TZX", 5)
             if self.process_state(pid) == "T" and self.rank_phase(job) == phase:
                 return pid
@@ -203,6 +214,12 @@ class Cluster:
             os.kill(pid, signal.SIGCONT)
         except ProcessLookupError:
             pass
+
+
+def logs(cluster, job, *args):
+    """Byte for byte: what a worker prints need not be text."""
+    return subprocess.run([BIN / "slipway", "--server", cluster.addresses["grpc_address"], "jobs", "logs", job, *args],
+                          capture_output=True, timeout=60).stdout
 
 
 def tiny_job(model="llama", **sections):

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""kill -9, twenty times: each kind of process, at start-up, in a step, in a save, in a pause and before the reply to a
-submission. No submitted job is lost, nothing is left running, and each job ends with the losses of a run that nothing
-disturbed. Rank 0 is stopped before each kill, so that what the job was doing then is known and not guessed."""
+"""kill -9, 28 times: each kind of process, at start-up, while the ranks meet, while they load, in a step, in a save, in a
+pause and before the reply to a submission. No submitted job is lost, nothing is left running, and each job ends with the
+losses of a run that nothing disturbed. Rank 0 is stopped before each kill, so that what the job was doing then is known and
+not guessed."""
 import json
 import os
 import select
@@ -15,9 +16,11 @@ from cluster import BIN, Cluster, tiny_job
 
 TRAINING = {"train_iters": 80, "global_batch_size": 96, "seq_length": 64}
 PROGRAMS = ["slipwayd", "slipway-agent", "slipway-shim", "slipway-worker"]
-MOMENTS = ["start", "step", "save", "pause", "reply"]
+MOMENTS = ["start", "rendezvous", "load", "step", "save", "pause", "reply"]
+BEFORE_TRAINING = MOMENTS[:3]
 # What the job's state and rank 0's phase must be at the kill.
-HIT = {"start": ("STARTING", "start load rendezvous device"), "step": ("RUNNING", "step"), "save": ("RUNNING", "save"),
+HIT = {"start": ("STARTING", "start device rendezvous load"), "rendezvous": ("STARTING", "rendezvous"),
+       "load": ("STARTING", "load"), "step": ("RUNNING", "step"), "save": ("RUNNING", "save"),
        "pause": ("PAUSING", "save"), "reply": ("RUNNING", "step")}
 
 
@@ -70,7 +73,7 @@ class Kills(unittest.TestCase):
             frozen = cluster.rank_pid(job)
             os.kill(frozen, signal.SIGSTOP)
             return frozen
-        frozen = cluster.freeze(job, "save" if moment == "save" else "step")
+        frozen = cluster.freeze(job, moment if moment in ("rendezvous", "load", "save") else "step")
         if moment == "pause":
             cluster.cli("jobs", "pause", job)
             cluster.thaw(frozen)
@@ -106,29 +109,29 @@ class Kills(unittest.TestCase):
         elif program in ("slipway-shim", "slipway-worker"):
             cluster.until(lambda: len(cluster.job(job)["attempts"]) > attempts)
         # A job that was hit at its start is short and may be at its end already.
-        cluster.wait(job, "RUNNING", *(["SUCCEEDED"] if moment == "start" else []))
+        cluster.wait(job, "RUNNING", *(["SUCCEEDED"] if moment in BEFORE_TRAINING else []))
         if program in ("slipwayd", "slipway-agent"):  # whose death the workers do not notice
             cluster.wait_step(job, self.kills[-1][-1] + 1)
 
     def hit(self, cluster, moment):
-        """Four kills of one job at that moment. At the start each hits a job of its own."""
+        """Four kills of one job at that moment. Before training each hits a job of its own."""
         job, jobs = None, []
         for program in PROGRAMS:
             if job is None:
-                short = dict(TRAINING, train_iters=TRAINING["train_iters"] if moment != "start" else 8)
+                short = dict(TRAINING, train_iters=TRAINING["train_iters"] if moment not in BEFORE_TRAINING else 8)
                 job = cluster.submit(tiny_job(name=f"hit-in-{moment}", training=short, scheduler={"lr_decay_iters": TRAINING["train_iters"]},
                                               checkpoint={"save_interval": 2}, fault_tolerance={"max_user_error_restarts": 50}))
                 jobs.append(job)
-                if moment != "start":
+                if moment not in BEFORE_TRAINING:
                     cluster.wait_step(job, 5)
             attempts = self.kill(cluster, program, moment, job)
             self.go_on(cluster, program, moment, job, attempts)
-            if moment == "start":
+            if moment in BEFORE_TRAINING:
                 self.assertEqual(cluster.wait(job, "SUCCEEDED", "FAILED"), "SUCCEEDED", cluster.job(job).get("failure"))
                 job = None
         return jobs
 
-    def test_twenty_kills(self):
+    def test_every_process_at_every_moment(self):
         resumed, jobs = [], []
         with Cluster(slots=2) as cluster:
             undisturbed = cluster.submit(tiny_job(name="undisturbed", training=TRAINING))

@@ -35,6 +35,9 @@
 
 namespace slipway::worker::agent {
 
+// The code to leave with when an agent could not be made (link::AgentExit).
+int ExitCodeOf(const absl::Status& status);
+
 class Agent {
  public:
   // Takes the state directory (FailedPrecondition, naming pid and path, while another agent has it), finds what an

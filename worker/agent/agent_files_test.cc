@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 
 #include "tests/support/agent_fixture.h"
+#include "worker/link/agent_exit.h"
 
 namespace slipway::worker::agent {
 namespace {
@@ -14,7 +15,7 @@ TEST_F(AgentTest, ASecondAgentIsRefusedWithTheFirstOnesPid) {
   Subprocess first = *agent_;
   StartAgent();
   ASSERT_OK_AND_ASSIGN(const ExitStatus status, agent_->Wait(kDeadline));
-  EXPECT_EQ(status.code, kExitLocked);
+  EXPECT_EQ(status.code, link::kAgentExitLocked);
   const std::string log = files_.ReadFile(directory_ + "/agent.log").value_or("");
   EXPECT_THAT(log, HasSubstr(absl::StrCat(first.pid())));
   EXPECT_THAT(log, HasSubstr("agent.lock"));

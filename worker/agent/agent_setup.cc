@@ -15,6 +15,7 @@
 #include <thread>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/cord.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -23,6 +24,7 @@
 #include "worker/agent/agent.h"
 #include "worker/agent/gpu_inventory.h"
 #include "worker/agent/rendezvous.h"
+#include "worker/link/agent_exit.h"
 
 namespace slipway::worker::agent {
 namespace {
@@ -64,7 +66,21 @@ std::string BinaryFrom(const char* variable, const std::string& name) {
   return path != nullptr ? path : JoinPath(OwnDirectory(), name);
 }
 
+// Marks an error that comes again at each start, until somebody changes the machine or the command line.
+constexpr char kUnfitPayload[] = "slipway-agent/unfit";
+
+absl::Status Unfit(absl::Status status) {
+  status.SetPayload(kUnfitPayload, absl::Cord());
+  return status;
+}
+
 }  // namespace
+
+int ExitCodeOf(const absl::Status& status) {
+  if (status.ok()) return link::kAgentExitOk;
+  if (status.GetPayload(kUnfitPayload).has_value()) return link::kAgentExitUnfit;
+  return absl::IsFailedPrecondition(status) ? link::kAgentExitLocked : link::kAgentExitError;
+}
 
 absl::StatusOr<std::unique_ptr<Agent>> Agent::Create(const AgentOptions& options) {
   std::unique_ptr<Agent> agent(new Agent(options));
@@ -151,7 +167,7 @@ absl::Status Agent::FindBinaries() {
   node_.shim_binary = BinaryFrom("SLIPWAY_SHIM", "slipway-shim");
   node_.worker_binary = BinaryFrom("SLIPWAY_WORKER", "slipway-worker");
   for (const std::string& path : {node_.shim_binary, node_.worker_binary}) {
-    if (::access(path.c_str(), X_OK) != 0) return ErrnoToStatus(errno, absl::StrCat("cannot run ", path));
+    if (::access(path.c_str(), X_OK) != 0) return Unfit(ErrnoToStatus(errno, absl::StrCat("cannot run ", path)));
   }
   return absl::OkStatus();
 }
@@ -164,7 +180,7 @@ absl::Status Agent::FindSlots() {
     if (gpus.ok()) node_.slots = KeepVisible(*std::move(gpus), std::getenv("CUDA_VISIBLE_DEVICES"));
     if (options_.gpus) {
       SLIPWAY_RETURN_IF_ERROR(gpus.status());
-      if (node_.slots.empty()) return absl::NotFoundError("--gpus: this machine shows no NVIDIA GPU");
+      if (node_.slots.empty()) return Unfit(absl::NotFoundError("--gpus: this machine shows no NVIDIA GPU"));
     } else if (!gpus.ok()) {
       spdlog::warn("offering a CPU slot: {}", gpus.status().ToString());
     }

@@ -54,6 +54,7 @@ WorkerReport Merge(WorkerReport frame, const WorkerReport& file) {
   }
   frame.set_step(std::max(frame.step(), file.step()));
   if (file.committed_size() > frame.committed_size()) *frame.mutable_committed() = file.committed();
+  if (file.has_failed_save() && !frame.has_failed_save()) *frame.mutable_failed_save() = file.failed_save();
   if (frame.outcome() == slipway::v1::RANK_OUTCOME_UNSPECIFIED) {
     frame.set_outcome(file.outcome());
     *frame.mutable_cause() = file.cause();
@@ -360,7 +361,12 @@ slipway::v1::ObservedAssignment Attempt::Observe(bool with_ages) const {
     // A rank that is still to be started is not mentioned.
     if (rank.process->life() == Life::kAbsent && desire_.phase != Phase::kStopped && !fault) continue;
     *observed.add_ranks() = ObserveRank(number, rank, with_ages);
-    if (number == 0) *observed.mutable_committed_checkpoints() = rank.report.committed();
+    if (number != 0) continue;
+    *observed.mutable_committed_checkpoints() = rank.report.committed();
+    if (rank.report.has_failed_save()) {
+      *observed.mutable_failed_save() = rank.report.failed_save();
+      observed.mutable_failed_save()->set_node_id(node_.node_id);
+    }
   }
   if (preflight_result_.has_value()) *observed.mutable_preflight() = *preflight_result_;
   return observed;

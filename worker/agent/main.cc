@@ -5,6 +5,7 @@
 #include "worker/agent/agent.h"
 #include "worker/agent/gpu_inventory.h"
 #include "worker/agent/options.h"
+#include "worker/link/agent_exit.h"
 
 int main(int argc, char** argv) {
   using slipway::worker::agent::Agent;
@@ -25,12 +26,12 @@ int main(int argc, char** argv) {
           {.program = "slipway-agent", .stderr_level = options.log_level, .file = options.log_file});
       !status.ok()) {
     spdlog::error("{}", status.ToString());
-    return slipway::worker::agent::kExitUsage;
+    return slipway::worker::link::kAgentExitUsage;
   }
   absl::StatusOr<std::unique_ptr<Agent>> agent = Agent::Create(options);
   if (!agent.ok()) {
     spdlog::error("{}", agent.status().ToString());
-    return absl::IsFailedPrecondition(agent.status()) ? slipway::worker::agent::kExitLocked : 1;
+    return slipway::worker::agent::ExitCodeOf(agent.status());
   }
   (*agent)->Run();
   return 0;

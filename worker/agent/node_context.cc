@@ -55,7 +55,8 @@ absl::Status CheckAllowed(const NodeContext& node, const std::string& path) {
     if (!canonical.empty() && !canonical_root.empty() && IsBelow(canonical, canonical_root)) return absl::OkStatus();
   }
   return absl::PermissionDeniedError(absl::StrCat(path, " lies below none of the roots that node ", node.node_id,
-                                                  " allows: ", absl::StrJoin(node.allowed_roots, ", ")));
+                                                  " allows: ", absl::StrJoin(node.allowed_roots, ", "),
+                                                  " (slipwayd --allow-root, or slipway-agent --root, adds one)"));
 }
 
 absl::StatusOr<slipway::worker::v1::WorkerLaunch> MakeLaunch(const NodeContext& node,

@@ -19,6 +19,7 @@
 #include "worker/agent/oom_watch.h"
 #include "worker/agent/options.h"
 #include "worker/agent/rendezvous.h"
+#include "worker/link/agent_exit.h"
 
 namespace slipway::worker::agent {
 namespace {
@@ -260,7 +261,7 @@ TEST_F(NodeTest, CommandLines) {
     options = {};
     const std::optional<ExitNow> exit = Parse(args, options);
     ASSERT_TRUE(exit.has_value());
-    EXPECT_EQ(exit->code, kExitUsage);
+    EXPECT_EQ(exit->code, link::kAgentExitUsage);
   }
 }
 

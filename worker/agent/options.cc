@@ -7,6 +7,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "worker/link/agent_exit.h"
 
 namespace slipway::worker::agent {
 namespace {
@@ -80,7 +81,7 @@ std::optional<ExitNow> ParseOptions(int argc, const char* const* argv, AgentOpti
     }
     if (options.roots.empty() && !options.local) throw CLI::RequiredError("--root");
   } catch (const CLI::ParseError& error) {
-    return ExitNow{app.exit(error) == 0 ? 0 : kExitUsage};
+    return ExitNow{app.exit(error) == 0 ? link::kAgentExitOk : link::kAgentExitUsage};
   }
   if (!orphan_timeout.empty()) options.orphan_timeout = ParseSeconds(orphan_timeout);
   if (options.local && !options.orphan_timeout.has_value()) options.orphan_timeout = kDefaultOrphanTimeout;

@@ -28,15 +28,10 @@ struct AgentOptions {
   bool probe_gpus = false;  // print the GPUs and end: see gpu_inventory.h
 };
 
-// Nothing to run: the text was printed (help, version, or what is wrong) and this is the exit code.
+// Nothing to run: the text was printed (help, version, or what is wrong) and this is the exit code (link::AgentExit).
 struct ExitNow {
   int code = 0;
 };
-
-// Exit codes: 0 after a planned end, 1 after an error, 2 for a wrong command line, 3 when another agent holds the state
-// directory.
-inline constexpr int kExitUsage = 2;
-inline constexpr int kExitLocked = 3;
 
 std::optional<ExitNow> ParseOptions(int argc, const char* const* argv, AgentOptions& options);
 

@@ -83,7 +83,8 @@ void CheckRoots(const WorkerLaunch& launch, PreflightResult* result) {
     const fs::path canonical = Canonical(path);
     if (std::any_of(roots.begin(), roots.end(), [&](const fs::path& root) { return IsBelow(canonical, root); })) return;
     AddFault(field,
-             StrCat(path, " lies below none of the allowed roots: ", absl::StrJoin(launch.allowed_roots(), ", ")),
+             StrCat(path, " lies below none of the allowed roots: ", absl::StrJoin(launch.allowed_roots(), ", "),
+                    " (slipwayd --allow-root, or slipway-agent --root, adds one)"),
              result);
   };
   for (const engine::spec::FieldPath& field : engine::spec::AllFields()) {
@@ -99,11 +100,18 @@ void CheckWeights(FileSystem& files, const WorkerLaunch& launch, const engine::a
                   PreflightResult* result) {
   const slipway::v1::ModelSpec& model = launch.spec().model();
   std::vector<std::string> notes;
-  const auto resume = engine::checkpoint::FindResumePoint(files, launch.checkpoint_dir(),
+  const auto resume = engine::checkpoint::FindResumePoint(files, launch.checkpoint_dir(), launch.job_id(),
                                                           {launch.lineage().begin(), launch.lineage().end()}, &notes);
   for (std::string& note : notes) result->mutable_dataset()->add_notes(std::move(note));
   if (!resume.ok()) return AddFault("checkpoint.path", resume.status(), result);
-  if (resume->has_value()) return;
+  if (resume->has_value()) {
+    const int64_t last = launch.spec().training().train_iters();
+    if ((*resume)->step <= last) return;
+    return AddFault("training.train_iters",
+                    StrCat(last, " is below the step that the job has reached: its checkpoint ", (*resume)->path,
+                           " is of step ", (*resume)->step),
+                    result);
+  }
   if (model.has_pretrained_checkpoint()) {
     CheckPretrained(files, model.pretrained_checkpoint(), arch, result);
   } else if (model.has_hf_path() && !model.random_init()) {

@@ -87,6 +87,7 @@ class PreflightTest : public ::testing::Test {
     EXPECT_THAT(read.faults, IsEmpty());
     worker::v1::WorkerLaunch launch;
     *launch.mutable_spec() = engine::spec::Resolve(read.spec);
+    launch.set_job_id("job-test");
     launch.set_device("cpu");
     launch.set_output_dir(temp_.Path("output"));
     launch.set_checkpoint_dir(temp_.Path("output/checkpoints"));
@@ -189,7 +190,7 @@ TEST_F(PreflightTest, ALinkOutOfTheRootsIsRefusedAndNotFollowed) {
   launch.set_output_dir(temp_.Path("link/slipway"));
   const PreflightResult result = Preflight(files_, launch);
   EXPECT_THAT(result.faults(), ElementsAre(Fault("tokenizer.path", "none of the allowed roots"),
-                                           Fault("output", "none of the allowed roots")));
+                                           Fault("output", "slipwayd --allow-root")));
 }
 
 TEST_F(PreflightTest, ACheckpointThatDoesNotFitIsAFaultAndFewOfThemANote) {
@@ -229,6 +230,35 @@ TEST_F(PreflightTest, ARunThatResumesDoesNotNeedItsFirstWeights) {
   EXPECT_THAT(Preflight(files_, launch).faults(), ElementsAre(Fault("model.hf_path", "model.safetensors")));
   launch.add_lineage()->set_epoch(1);
   EXPECT_THAT(Preflight(files_, launch).faults(), IsEmpty());
+}
+
+TEST_F(PreflightTest, ARootWithAnotherJobsCheckpointsIsRefusedAndItsWeightsMayBeTaken) {
+  ASSERT_OK_AND_ASSIGN(const auto arch, engine::arch::ReadHfConfig(JoinPath(model_, "config.json")));
+  ASSERT_OK_AND_ASSIGN(const auto tensors, engine::checkpoint::ReadFloatTensors(files_, model_));
+  worker::v1::WorkerLaunch launch = Launch();
+  ASSERT_OK_AND_ASSIGN(const std::string theirs, engine::checkpoint::WriteTestCheckpoint(
+                                                     files_, launch.checkpoint_dir(), arch, tensors,
+                                                     {3, 1, engine::spec::SpecToJson(launch.spec()), "", "job-first"}));
+  EXPECT_THAT(
+      Preflight(files_, launch).faults(),
+      ElementsAre(AllOf(Fault("checkpoint.path", launch.checkpoint_dir()), Fault("checkpoint.path", "job-first"),
+                        Fault("checkpoint.path", "a checkpoint.path of its own"))));
+  launch.set_checkpoint_dir(temp_.Path("output/mine"));
+  launch.mutable_spec()->mutable_model()->set_pretrained_checkpoint(theirs);
+  EXPECT_THAT(Preflight(files_, launch).faults(), IsEmpty());
+}
+
+TEST_F(PreflightTest, FewerStepsThanTheJobHasDoneAreRefusedWithBothNumbers) {
+  ASSERT_OK_AND_ASSIGN(const auto arch, engine::arch::ReadHfConfig(JoinPath(model_, "config.json")));
+  ASSERT_OK_AND_ASSIGN(const auto tensors, engine::checkpoint::ReadFloatTensors(files_, model_));
+  worker::v1::WorkerLaunch launch = Launch();
+  ASSERT_OK(engine::checkpoint::WriteTestCheckpoint(files_, launch.checkpoint_dir(), arch, tensors,
+                                                    {3, 1, engine::spec::SpecToJson(launch.spec()), ""})
+                .status());
+  launch.add_lineage()->set_epoch(1);
+  launch.mutable_spec()->mutable_training()->set_train_iters(2);
+  EXPECT_THAT(Preflight(files_, launch).faults(), ElementsAre(AllOf(Fault("training.train_iters", "2 is below"),
+                                                                    Fault("training.train_iters", "of step 3"))));
 }
 
 }  // namespace

@@ -16,6 +16,7 @@
 #include "common/posix_file_system.h"
 #include "common/status_macros.h"
 #include "common/str_cat.h"
+#include "common/timestamp.h"
 #include "engine/comm/backend_communicator.h"
 #include "engine/comm/control_channel.h"
 #include "engine/comm/parallel_groups.h"
@@ -67,7 +68,8 @@ class LinkControl final : public train::TrainControl {
 // Passes what the trainer says to the agent, the board and the log.
 class LinkObserver final : public train::TrainObserver {
  public:
-  LinkObserver(link::WorkerLink* link, link::CollectiveBoard* board) : link_(link), board_(board) {}
+  LinkObserver(link::WorkerLink* link, link::CollectiveBoard* board, const Clock* clock)
+      : link_(link), board_(board), clock_(clock) {}
 
   void Phase(std::string_view phase) override {
     link_->SetPhase(phase);
@@ -108,6 +110,16 @@ class LinkObserver final : public train::TrainObserver {
     }
     link_->AddCommitted(checkpoint);
   }
+  void SaveFailed(int64_t step, const std::string& path, const absl::Status& reason) override {
+    slipway::v1::Cause cause;
+    cause.set_cause_class(slipway::v1::CAUSE_CLASS_STORAGE);
+    cause.set_message(StrCat(path, ": ", ToStd(reason.message())));
+    cause.set_rank(0);
+    cause.set_phase("save");
+    cause.set_step(step);
+    *cause.mutable_time() = ToTimestamp(clock_->WallNow());
+    link_->SetFailedSave(cause);
+  }
 
   const std::string& phase() const { return phase_; }
   int64_t step() const { return step_; }
@@ -115,6 +127,7 @@ class LinkObserver final : public train::TrainObserver {
  private:
   link::WorkerLink* link_;
   link::CollectiveBoard* board_;
+  const Clock* clock_;
   std::string phase_ = "start";
   int64_t step_ = 0;
 };
@@ -258,7 +271,7 @@ int RunCommand(const std::string& launch_file) {
     return 1;
   }
   link::WorkerLink worker_link(LinkOptions(*launch), clock, files);
-  LinkObserver observer(&worker_link, board->get());
+  LinkObserver observer(&worker_link, board->get(), &clock);
   const absl::StatusOr<train::TrainOutcome> result =
       RunRank(*launch, clock, files, worker_link, observer, std::make_shared<BoardObserver>(board->get()));
 

@@ -116,6 +116,13 @@ void WorkerLink::AddCommitted(slipway::v1::Checkpoint checkpoint) {
   MarkChanged(/*urgent=*/true);
 }
 
+void WorkerLink::SetFailedSave(const slipway::v1::Cause& cause) {
+  absl::MutexLock lock(&mutex_);
+  *report_.mutable_failed_save() = cause;
+  report_.mutable_failed_save()->set_message(ShortenCauseMessage(cause.message()));
+  MarkChanged(/*urgent=*/true);
+}
+
 void WorkerLink::SetOutcome(slipway::v1::RankOutcome outcome, const slipway::v1::Cause& cause) {
   absl::MutexLock lock(&mutex_);
   report_.set_outcome(outcome);

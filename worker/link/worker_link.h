@@ -58,6 +58,8 @@ class WorkerLink {
   void AddMetrics(slipway::v1::MetricRecord record);
   // A checkpoint has become durable, or (with its state) was deleted.
   void AddCommitted(slipway::v1::Checkpoint checkpoint);
+  // A save failed and the work goes on.
+  void SetFailedSave(const slipway::v1::Cause& cause);
   // The last word. Write the outcome file too (rank_files.h): the socket may be broken just now.
   void SetOutcome(slipway::v1::RankOutcome outcome, const slipway::v1::Cause& cause);
 

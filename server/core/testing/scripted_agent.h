@@ -28,6 +28,7 @@ class ScriptedAgent {
   bool gets_ready = true;
   bool stops_as_asked = true;     // stop_requested: saves and leaves
   bool ends_when_stopped = true;  // phase STOPPED: the processes are gone
+  bool saves_last_step = true;    // rank 0, before it is COMPLETED
 
   std::shared_ptr<Disk> disk = std::make_shared<Disk>();
 
@@ -57,6 +58,7 @@ class ScriptedAgent {
       if (const auto it = known_.find(key); it != known_.end()) mine = it->second;
       mine.set_job_id(key.first);
       mine.set_epoch(key.second);
+      train_iters_[key.first] = assignment.spec().training().train_iters();
       Advance(assignment, mine);
     }
     known_ = std::move(next);
@@ -89,6 +91,7 @@ class ScriptedAgent {
     if (observed == nullptr || observed->state() == v1::RANK_STATE_EXITED) return;
     observed->set_state(v1::RANK_STATE_EXITED);
     observed->set_outcome(outcome);
+    if (outcome == v1::RANK_OUTCOME_COMPLETED && rank == 0 && saves_last_step) Commit(key, train_iters_[key.first]);
     if (outcome != v1::RANK_OUTCOME_FAULT) return;
     observed->mutable_cause()->set_cause_class(cause);
     observed->mutable_cause()->set_message(message);
@@ -161,6 +164,7 @@ class ScriptedAgent {
   int64_t applied_revision_ = 0;
   int64_t sequence_ = 0;
   std::map<Key, v1::ObservedAssignment> known_;
+  std::map<std::string, int64_t> train_iters_;  // by job
 };
 
 }  // namespace slipway::server::core::testing

@@ -39,7 +39,7 @@ class TestServer {
     auto store = store::Store::Open(directory_ / "store");
     ASSERT_TRUE(store.ok()) << store.status();
     store_ = *std::move(store);
-    auto metrics = store::MetricStore::Open(directory_ / "metrics", absl::Hours(1));
+    auto metrics = store::MetricStore::Open(directory_ / "metrics", {});
     ASSERT_TRUE(metrics.ok()) << metrics.status();
     metrics_ = *std::move(metrics);
     coordinator =
