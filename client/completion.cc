@@ -193,7 +193,7 @@ void AddCompletionCommand(CLI::App* app, Command* command) {
     const std::vector<Node> nodes = Tree(*app);
     command->Print(*shell == "fish" ? Fish(nodes) : Filled(*shell == "bash" ? kBash : kZsh, nodes));
     return kExitOk;
-  });
+  }, Outputs::kTextOnly);
 }
 
 }  // namespace slipway::client

@@ -12,6 +12,7 @@
 #include "client/exit_code.h"
 #include "client/job_file.h"
 #include "client/job_text.h"
+#include "common/flag_range.h"
 #include "common/status_macros.h"
 #include "common/text.h"
 #include "engine/spec/spec_overrides.h"
@@ -36,10 +37,13 @@ absl::StatusOr<int> Submit(const Command& command, const SubmitFlags& flags) {
   v1::CreateJobRequest request;
   *request.mutable_spec() = job.spec;
   request.set_request_id(flags.request_id.empty() ? NewRequestId() : flags.request_id);
-  SLIPWAY_ASSIGN_OR_RETURN(const v1::CreateJobResponse response,
-                           connection->Call(&v1::JobService::Stub::CreateJob, connection->jobs(), request));
-  const v1::Job& created = response.job();
-  command.Emit(created, absl::StrCat(created.id(), "\n"), absl::StrCat(created.id(), "\n"));
+  const absl::StatusOr<v1::CreateJobResponse> response =
+      connection->Call(&v1::JobService::Stub::CreateJob, connection->jobs(), request);
+  if (!response.ok()) return WithLocations(response.status(), job);
+  const v1::Job& created = response->job();
+  // Watched by a program, the job comes as the first of the updates.
+  const bool in_updates = flags.watch && (command.format() == OutputFormat::kJson || command.format() == OutputFormat::kYaml);
+  if (!in_updates) command.Emit(created, absl::StrCat(created.id(), "\n"), absl::StrCat(created.id(), "\n"));
   if (!flags.watch) {
     command.Say(
         absl::StrCat("submitted ", OneLine(created.name()), "; follow it with: slipway jobs watch ", created.id()));
@@ -104,8 +108,7 @@ absl::StatusOr<int> Describe(const Command& command, const std::string& referenc
   SLIPWAY_ASSIGN_OR_RETURN(const std::unique_ptr<Connection> connection, command.Connect());
   SLIPWAY_ASSIGN_OR_RETURN(const v1::Job job, GetJob(*connection, reference));
   if (spec_only) {
-    command.Print(command.format() == OutputFormat::kJson ? engine::spec::SpecToJson(job.spec())
-                                                          : engine::spec::SpecToYaml(job.spec()));
+    EmitSpec(command, job.spec(), absl::StrCat(job.id(), "\n"));
     return kExitOk;
   }
   command.Emit(job, DescribeJob(job, absl::Now()), absl::StrCat(job.id(), "\n"));
@@ -248,9 +251,11 @@ void AddJobCommands(CLI::App* app, Command* command) {
   submit->add_option("--set", submit_flags->overrides, "section.key=value on top of the file; null resets a field")
       ->allow_extra_args(false)
       ->type_name("KEY=VALUE");
-  submit->add_flag("--dry-run", submit_flags->dry_run, "Check everything and print the plan; submit nothing");
-  submit->add_flag("--watch", submit_flags->watch, "Follow the job to its end");
+  CLI::Option* dry_run =
+      submit->add_flag("--dry-run", submit_flags->dry_run, "Check everything and print the plan; submit nothing");
+  submit->add_flag("--watch", submit_flags->watch, "Follow the job to its end")->excludes(dry_run);
   submit->add_option("--request-id", submit_flags->request_id, "Submitting again with the same id gives the same job")
+      ->excludes(dry_run)
       ->type_name("ID");
   command->Run(submit, [=] { return Submit(*command, *submit_flags); });
 
@@ -262,7 +267,7 @@ void AddJobCommands(CLI::App* app, Command* command) {
       ->allow_extra_args(false)
       ->type_name("STATE");
   list->add_option("--limit", list_flags->limit, "At most so many")
-      ->check(CLI::Range(int64_t{1}, int64_t{1'000'000}))
+      ->check(WholeNumberIn(1, 1'000'000))
       ->type_name("N");
   command->Run(list, [=] { return List(*command, *list_flags); });
 
@@ -276,19 +281,22 @@ void AddJobCommands(CLI::App* app, Command* command) {
   const auto metric_flags = std::make_shared<MetricFlags>();
   CLI::App* metrics = jobs->add_subcommand("metrics", "Stored metrics");
   metrics->add_option("job", metric_flags->job, "Id or name")->required();
-  metrics->add_option("--from-step", metric_flags->from_step, "First step")->type_name("STEP");
-  metrics->add_option("--to-step", metric_flags->to_step, "Last step")->type_name("STEP");
+  metrics->add_option("--from-step", metric_flags->from_step, "First step")->check(WholeNumberIn(0))->type_name("STEP");
+  metrics->add_option("--to-step", metric_flags->to_step, "Last step [the newest]")
+      ->check(WholeNumberIn(1))
+      ->type_name("STEP");
   metrics->add_option("--max-records", metric_flags->max_records, "Thin out to so many")
-      ->check(CLI::Range(1, 10000))
+      ->check(WholeNumberIn(1, 10000))
       ->type_name("N");
-  command->Run(metrics, [=] { return Metrics(*command, *metric_flags); });
+  command->Run(metrics, [=] { return Metrics(*command, *metric_flags); }, Outputs::kNoNames);
 
   CLI::App* events = jobs->add_subcommand("events", "What happened to a job");
   events->add_option("job", *job, "Id or name")->required();
-  command->Run(events, [=] { return Events(*command, *job); });
+  command->Run(events, [=] { return Events(*command, *job); }, Outputs::kNoNames);
 
   AddVerbs(jobs, command);
   AddJobStreamCommands(jobs, command);
+  AddJobLogCommand(jobs, command);
 }
 
 }  // namespace slipway::client

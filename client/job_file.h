@@ -28,6 +28,9 @@ struct JobFile {
 absl::StatusOr<JobFile> LoadJobFile(const std::string& path, const std::vector<std::string>& overrides,
                                     const Environment& environment);
 
+// A server's refusal with the place of each field it names ("  training.seq_length: …"), as far as the file has it.
+absl::Status WithLocations(const absl::Status& status, const JobFile& job);
+
 // Makes every path of the spec absolute.
 void ResolvePaths(const std::string& directory, const Environment& environment,
                   const engine::spec::SpecLocations& locations, v1::TrainingSpec* spec);
