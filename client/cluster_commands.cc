@@ -134,7 +134,8 @@ void AddClusterCommands(CLI::App* app, Command* command) {
   command->Run(list_nodes, [=] { return ListNodes(*command); });
 
   CLI::App* version = app->add_subcommand("version", "Versions of this program and of the server");
-  command->Run(version, [=] { return Version(*command); }, Outputs::kNoNames);
+  command->Run(
+      version, [=] { return Version(*command); }, Outputs::kNoNames);
 }
 
 }  // namespace slipway::client

@@ -33,11 +33,10 @@ OutputFormat Command::format() const {
 
 absl::StatusOr<std::unique_ptr<Connection>> Command::Connect() const {
   SLIPWAY_ASSIGN_OR_RETURN(std::string address, ServerAddress(server_, environment_));
-  return std::make_unique<Connection>(ConnectionOptions{.address = std::move(address),
-                                                        .timeout = absl::Seconds(timeout_seconds_),
-                                                        .interrupted = [&env = environment_] {
-                                                          return env.interrupted() || env.reader_gone();
-                                                        }});
+  return std::make_unique<Connection>(ConnectionOptions{
+      .address = std::move(address), .timeout = absl::Seconds(timeout_seconds_), .interrupted = [&env = environment_] {
+        return env.interrupted() || env.reader_gone();
+      }});
 }
 
 void Command::Run(CLI::App* command, Action action, Outputs outputs) {

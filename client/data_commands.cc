@@ -237,7 +237,8 @@ void AddDataCommands(CLI::App* app, Command* command) {
   inspect->add_option("--show", inspect_flags->show, "Also print the first samples; text with loss stands out")
       ->check(WholeNumberIn(0))
       ->type_name("N");
-  command->Run(inspect, [=] { return Inspect(*command, *inspect_flags); }, Outputs::kNoNames);
+  command->Run(
+      inspect, [=] { return Inspect(*command, *inspect_flags); }, Outputs::kNoNames);
 }
 
 }  // namespace slipway::client

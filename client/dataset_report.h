@@ -24,8 +24,8 @@ struct FileReport {
 };
 
 // Special tokens, training and validation data, and the weights, as far as their files are on this machine; what is not
-// here gets a note. `arch` is the model's, where it is known. `wrong` are fields with faults: what depends on them is not
-// looked at.
+// here gets a note. `arch` is the model's, where it is known. `wrong` are fields with faults: what depends on them is
+// not looked at.
 FileReport InspectJobFiles(const v1::TrainingSpec& resolved, const std::optional<engine::arch::ModelArch>& arch,
                            const std::set<std::string>& wrong);
 

@@ -110,11 +110,13 @@ absl::Status AddServer(const Command& command, const JobFile& job, const v1::Tra
   SLIPWAY_ASSIGN_OR_RETURN(const std::unique_ptr<Connection> connection, command.Connect());
   const absl::Status answer = AskServer(*connection, job.spec);
   const bool asked = !absl::IsUnavailable(answer) && !absl::IsDeadlineExceeded(answer);
-  findings->json["server"] = {{"address", connection->address()}, {"accepts", asked ? Json(answer.ok()) : Json(nullptr)}};
+  findings->json["server"] = {{"address", connection->address()},
+                              {"accepts", asked ? Json(answer.ok()) : Json(nullptr)}};
   if (!asked) {
-    findings->notes.push_back(absl::StrCat("not checked by a server, so neither its rules nor the slots of its nodes are "
-                                           "known: ",
-                                           answer.message()));
+    findings->notes.push_back(
+        absl::StrCat("not checked by a server, so neither its rules nor the slots of its nodes are "
+                     "known: ",
+                     answer.message()));
     return absl::OkStatus();
   }
   SLIPWAY_RETURN_IF_ERROR(WithLocations(answer, job));

@@ -42,7 +42,8 @@ absl::StatusOr<int> Submit(const Command& command, const SubmitFlags& flags) {
   if (!response.ok()) return WithLocations(response.status(), job);
   const v1::Job& created = response->job();
   // Watched by a program, the job comes as the first of the updates.
-  const bool in_updates = flags.watch && (command.format() == OutputFormat::kJson || command.format() == OutputFormat::kYaml);
+  const bool in_updates =
+      flags.watch && (command.format() == OutputFormat::kJson || command.format() == OutputFormat::kYaml);
   if (!in_updates) command.Emit(created, absl::StrCat(created.id(), "\n"), absl::StrCat(created.id(), "\n"));
   if (!flags.watch) {
     command.Say(
@@ -266,9 +267,7 @@ void AddJobCommands(CLI::App* app, Command* command) {
   list->add_option("--state", list_flags->states, "Only in this state; may be repeated")
       ->allow_extra_args(false)
       ->type_name("STATE");
-  list->add_option("--limit", list_flags->limit, "At most so many")
-      ->check(WholeNumberIn(1, 1'000'000))
-      ->type_name("N");
+  list->add_option("--limit", list_flags->limit, "At most so many")->check(WholeNumberIn(1, 1'000'000))->type_name("N");
   command->Run(list, [=] { return List(*command, *list_flags); });
 
   const auto job = std::make_shared<std::string>();
@@ -288,11 +287,13 @@ void AddJobCommands(CLI::App* app, Command* command) {
   metrics->add_option("--max-records", metric_flags->max_records, "Thin out to so many")
       ->check(WholeNumberIn(1, 10000))
       ->type_name("N");
-  command->Run(metrics, [=] { return Metrics(*command, *metric_flags); }, Outputs::kNoNames);
+  command->Run(
+      metrics, [=] { return Metrics(*command, *metric_flags); }, Outputs::kNoNames);
 
   CLI::App* events = jobs->add_subcommand("events", "What happened to a job");
   events->add_option("job", *job, "Id or name")->required();
-  command->Run(events, [=] { return Events(*command, *job); }, Outputs::kNoNames);
+  command->Run(
+      events, [=] { return Events(*command, *job); }, Outputs::kNoNames);
 
   AddVerbs(jobs, command);
   AddJobStreamCommands(jobs, command);

@@ -84,7 +84,8 @@ absl::StatusOr<JobFile> LoadJobFile(const std::string& path, const std::vector<s
     return job;
   }
   FindArch(&job);
-  engine::spec::SpecFaults validation = engine::spec::Validate(job.spec, {.arch = job.arch, .unread = engine::spec::UnreadPaths(read)});
+  engine::spec::SpecFaults validation =
+      engine::spec::Validate(job.spec, {.arch = job.arch, .unread = engine::spec::UnreadPaths(read)});
   validation.insert(validation.begin(), job.faults.begin(), job.faults.end());
   job.faults = engine::spec::MergeFaults(read, std::move(validation));
   return job;

@@ -107,7 +107,7 @@ class LogReading {
   LogReading(const Command& command, Connection& connection, const v1::Job& job, const LogFlags& flags)
       : command_(command), connection_(connection), flags_(flags), writer_(command, IsPrefixed(job, flags)) {}
 
-  // NotFound when there is no log.
+  // An attempt that died before it printed anything has no log; that is said and is no error.
   absl::Status Read(const v1::Job& job, int64_t epoch, bool follow) {
     v1::StreamLogsRequest request;
     request.set_job(job.id());
@@ -124,7 +124,9 @@ class LogReading {
     });
     auto stream = connection_.logs().StreamLogs(&context, request);
     v1::StreamLogsResponse chunk;
+    bool is_empty = true;
     while (stream->Read(&chunk)) {
+      is_empty = false;
       writer_.Write(chunk.epoch(), chunk.rank(), chunk.data());
       if (command_.stopped()) context.TryCancel();
     }
@@ -132,14 +134,16 @@ class LogReading {
     done = true;
     canceller.join();
     writer_.Flush();
-    return command_.stopped() ? absl::CancelledError("interrupted") : status;
+    if (command_.stopped()) return absl::CancelledError("interrupted");
+    if (status.ok() && is_empty) command_.Say(absl::StrCat("attempt ", epoch, " has no log"));
+    return status;
   }
 
-  // An attempt that died before it printed anything has no log, and those of the others are still wanted.
+  // The same where an attempt may have had fewer ranks than the one that is asked for.
   absl::Status ReadIfThere(const v1::Job& job, int64_t epoch, bool follow) {
     const absl::Status status = Read(job, epoch, follow);
     if (!absl::IsNotFound(status)) return status;
-    command_.Say(absl::StrCat("attempt ", epoch, " has no log: ", status.message()));
+    command_.Say(std::string(status.message()));
     return absl::OkStatus();
   }
 
@@ -222,7 +226,8 @@ void AddJobLogCommand(CLI::App* jobs, Command* command) {
       ->check(WholeNumberIn(0, std::numeric_limits<int>::max()))
       ->type_name("RANK");
   logs->add_option("--attempt", flags->attempt, "Attempt by number, or all [the newest]")->type_name("EPOCH");
-  command->Run(logs, [=] { return Logs(*command, *flags); }, Outputs::kNoNames);
+  command->Run(
+      logs, [=] { return Logs(*command, *flags); }, Outputs::kNoNames);
 }
 
 }  // namespace slipway::client

@@ -183,12 +183,15 @@ void AddJobStreamCommands(CLI::App* jobs, Command* command) {
   watch->add_option("--from-step", watch_flags->from_step, "Show metrics from this step on [the current one]")
       ->check(WholeNumberIn(0))
       ->type_name("STEP");
-  command->Run(watch, [=]() -> absl::StatusOr<int> {
-    SLIPWAY_ASSIGN_OR_RETURN(const std::unique_ptr<Connection> connection, command->Connect());
-    SLIPWAY_ASSIGN_OR_RETURN(const v1::Job job, GetJob(*connection, watch_flags->job));
-    return WatchToEnd(*command, *connection, job,
-                      watch_flags->from_step >= 0 ? watch_flags->from_step : job.progress().step());
-  }, Outputs::kNoNames);
+  command->Run(
+      watch,
+      [=]() -> absl::StatusOr<int> {
+        SLIPWAY_ASSIGN_OR_RETURN(const std::unique_ptr<Connection> connection, command->Connect());
+        SLIPWAY_ASSIGN_OR_RETURN(const v1::Job job, GetJob(*connection, watch_flags->job));
+        return WatchToEnd(*command, *connection, job,
+                          watch_flags->from_step >= 0 ? watch_flags->from_step : job.progress().step());
+      },
+      Outputs::kNoNames);
 
   const auto wait_flags = std::make_shared<WaitFlags>();
   CLI::App* wait = jobs->add_subcommand("wait", "Wait for a job's end or for a state");

@@ -103,7 +103,8 @@ void AddEval(CLI::App* model, Command* command) {
   eval->add_option("--seq-length", flags->seq_length, "Longer samples of --data are cut")
       ->check(WholeNumberIn(1))
       ->type_name("N");
-  command->Run(eval, [=] { return RunWorker(*command, EvalArguments(*flags)); }, Outputs::kNoNames);
+  command->Run(
+      eval, [=] { return RunWorker(*command, EvalArguments(*flags)); }, Outputs::kNoNames);
 }
 
 void AddGenerate(CLI::App* app, Command* command) {
@@ -114,8 +115,7 @@ void AddGenerate(CLI::App* app, Command* command) {
       ->type_name("DIR");
   auto* text = generate->add_option_group("text", "What to answer");
   text->add_option("--prompt", flags->prompt, "Go on from this text")->type_name("TEXT");
-  CLI::Option* chat =
-      text->add_option("--chat", flags->chat, "Answer this message, through the model's chat template");
+  CLI::Option* chat = text->add_option("--chat", flags->chat, "Answer this message, through the model's chat template");
   chat->type_name("TEXT");
   text->require_option(1);
   generate->add_option("--system", flags->system, "System message of --chat")->needs(chat)->type_name("TEXT");
@@ -129,7 +129,8 @@ void AddGenerate(CLI::App* app, Command* command) {
       ->check(NumberIn({.min = 0, .max = 1, .exclusive_min = true}))
       ->type_name("P");
   generate->add_option("--seed", flags->seed, "Seed of the draws")->check(WholeNumberIn(0))->type_name("SEED");
-  command->Run(generate, [=] { return RunWorker(*command, GenerateArguments(*flags)); }, Outputs::kNoNames);
+  command->Run(
+      generate, [=] { return RunWorker(*command, GenerateArguments(*flags)); }, Outputs::kNoNames);
 }
 
 }  // namespace
@@ -142,16 +143,20 @@ void AddModelCommands(CLI::App* app, Command* command) {
   CLI::App* inspect =
       model->add_subcommand("inspect", "Architecture, weights and tokenizer of a Hugging Face directory");
   inspect->add_option("directory", *directory, "Hugging Face model directory")->required()->type_name("DIR");
-  command->Run(inspect, [=]() -> absl::StatusOr<int> {
-    SLIPWAY_ASSIGN_OR_RETURN(const ModelReport report,
-                             InspectModel(AbsolutePath(*directory, command->env().working_directory, command->env())));
-    command->EmitJson(report.json, report.text);
-    if (!report.faults.empty()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(*directory, " would not load:\n", absl::StrJoin(report.faults, "\n")));
-    }
-    return kExitOk;
-  }, Outputs::kNoNames);
+  command->Run(
+      inspect,
+      [=]() -> absl::StatusOr<int> {
+        SLIPWAY_ASSIGN_OR_RETURN(
+            const ModelReport report,
+            InspectModel(AbsolutePath(*directory, command->env().working_directory, command->env())));
+        command->EmitJson(report.json, report.text);
+        if (!report.faults.empty()) {
+          return absl::InvalidArgumentError(
+              absl::StrCat(*directory, " would not load:\n", absl::StrJoin(report.faults, "\n")));
+        }
+        return kExitOk;
+      },
+      Outputs::kNoNames);
 
   const auto flags = std::make_shared<ExportFlags>();
   CLI::App* to_hf = model->add_subcommand("export", "Write a checkpoint's weights as a Hugging Face directory");

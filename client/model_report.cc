@@ -42,9 +42,9 @@ std::map<std::string, int64_t> TensorsByType(const HfWeights& weights) {
 }
 
 std::string WeightSummary(const HfWeights& weights, const std::vector<std::string>& notes) {
-  const std::string types =
-      absl::StrJoin(TensorsByType(weights), ", ",
-                    [](std::string* out, const auto& entry) { absl::StrAppend(out, entry.second, " ", entry.first); });
+  const std::string types = absl::StrJoin(TensorsByType(weights), ", ", [](std::string* out, const auto& entry) {
+    absl::StrAppend(out, entry.second, " ", entry.first);
+  });
   return absl::StrCat(weights.tensors().size(), " tensors (", types, "), ", FormatBytes(weights.total_bytes()), " in ",
                       weights.files().size(), weights.files().size() == 1 ? " file" : " files",
                       notes.empty() ? "" : "; ", absl::StrJoin(notes, "; "));

@@ -22,17 +22,20 @@ void AddSpecCommands(CLI::App* app, Command* command) {
   CLI::App* explain = spec->add_subcommand("explain", "What a field or a section means");
   CLI::Option* named = explain->add_option("field", *field, "section, section.key, or nothing for an overview");
   explain->add_flag("--markdown", *markdown, "All of it as Markdown (docs/configuration.md)")->excludes(named);
-  command->Run(explain, [=]() -> absl::StatusOr<int> {
-    if (*markdown) {
-      if (!command->is_table()) return absl::InvalidArgumentError("--markdown: give no -o with it");
-      command->Print(engine::spec::ConfigurationMarkdown());
-      return kExitOk;
-    }
-    SLIPWAY_ASSIGN_OR_RETURN(const std::string text, engine::spec::Explain(*field));
-    SLIPWAY_ASSIGN_OR_RETURN(const Json json, engine::spec::ExplainJson(*field));
-    command->EmitJson(json, text);
-    return kExitOk;
-  }, Outputs::kNoNames);
+  command->Run(
+      explain,
+      [=]() -> absl::StatusOr<int> {
+        if (*markdown) {
+          if (!command->is_table()) return absl::InvalidArgumentError("--markdown: give no -o with it");
+          command->Print(engine::spec::ConfigurationMarkdown());
+          return kExitOk;
+        }
+        SLIPWAY_ASSIGN_OR_RETURN(const std::string text, engine::spec::Explain(*field));
+        SLIPWAY_ASSIGN_OR_RETURN(const Json json, engine::spec::ExplainJson(*field));
+        command->EmitJson(json, text);
+        return kExitOk;
+      },
+      Outputs::kNoNames);
 
   struct Flags {
     std::string file;

@@ -1,4 +1,5 @@
-// What `slipway`, and `slipway-worker` on its behalf, exit with; documented in docs/cli.md. Thread-safe: pure functions.
+// What `slipway`, and `slipway-worker` on its behalf, exit with; documented in docs/cli.md. Thread-safe: pure
+// functions.
 #ifndef SLIPWAY_COMMON_EXIT_CODE_H_
 #define SLIPWAY_COMMON_EXIT_CODE_H_
 

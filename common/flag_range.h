@@ -1,5 +1,6 @@
-// Ranges of numeric flags. They are checked on the text, before CLI11 converts it: unlike CLI11's own checks they refuse
-// NaN and infinity, and every refusal names the flag, what was given and what is allowed. Thread-safe: pure functions.
+// Ranges of numeric flags. They are checked on the text, before CLI11 converts it: unlike CLI11's own checks they
+// refuse NaN and infinity, and every refusal names the flag, what was given and what is allowed. Thread-safe: pure
+// functions.
 #ifndef SLIPWAY_COMMON_FLAG_RANGE_H_
 #define SLIPWAY_COMMON_FLAG_RANGE_H_
 

@@ -35,8 +35,7 @@ TEST(FlagRangeTest, NumbersAreFiniteAndInTheirRange) {
   }
   EXPECT_EQ(Refusal(NumberIn({.min = 0}), "0", &value), "");
   EXPECT_EQ(Refusal(NumberIn({.min = 0}), "inf", &value), "--flag: inf: expected a number from 0 on");
-  EXPECT_EQ(Refusal(NumberIn({.min = 0, .exclusive_min = true}), "0", &value),
-            "--flag: 0: expected a number above 0");
+  EXPECT_EQ(Refusal(NumberIn({.min = 0, .exclusive_min = true}), "0", &value), "--flag: 0: expected a number above 0");
 }
 
 TEST(FlagRangeTest, WholeNumbersAreWhole) {

@@ -113,7 +113,7 @@ TEST_F(Prepare, AFileWithoutADocumentIsAMistake) {
   for (const bool skip : {false, true}) {
     options_.skip_bad_lines = skip;
     EXPECT_THAT(Run(" \n\n"), StatusIs(absl::StatusCode::kInvalidArgument,
-                                      AllOf(HasSubstr("in.jsonl has no document"), HasSubstr("no line in it"))));
+                                       AllOf(HasSubstr("in.jsonl has no document"), HasSubstr("no line in it"))));
     EXPECT_FALSE(*files_.Exists(directory_.Path("out_text_document.idx")));
   }
   EXPECT_THAT(Run("{\"title\":\"x\"}\n{}\n"),

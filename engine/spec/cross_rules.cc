@@ -211,7 +211,8 @@ void CheckModel(const v1::TrainingSpec& spec, const ValidateOptions& options, co
     faults.Add(explicit_fields.front(),
                StrCat("the architecture comes from model.hf_path; leave out ", absl::StrJoin(explicit_fields, ", ")));
   } else if (!model.has_hf_path() && !model.has_preset() && explicit_fields.empty()) {
-    if (faults.Sound({"model"})) faults.Add("model", "give one of hf_path, preset, or explicit fields (architecture, num_layers, …)");
+    if (faults.Sound({"model"}))
+      faults.Add("model", "give one of hf_path, preset, or explicit fields (architecture, num_layers, …)");
   } else if (model.has_preset()) {
     if (const auto preset = arch::FindPreset(model.preset()); !preset.ok()) {
       faults.Add("model.preset", model.preset(), std::string(preset.status().message()));

@@ -6,12 +6,11 @@
 #include <vector>
 
 #include "absl/strings/ascii.h"
-#include "common/status_macros.h"
-#include "common/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "common/status_macros.h"
 #include "common/str_cat.h"
 #include "engine/spec/spec_fields.h"
 #include "engine/spec/spec_proto_source.h"

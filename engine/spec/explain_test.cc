@@ -32,9 +32,10 @@ TEST(ExplainTest, AField) {
 
 TEST(ExplainTest, ForPrograms) {
   ASSERT_OK_AND_ASSIGN(const auto field, ExplainJson("training.seq_length"));
-  EXPECT_EQ(field.dump(),
-            R"({"path":"training.seq_length","type":"whole number","unit":"tokens","description":"Tokens of one sample.",)"
-            R"("required":true,"min":1.0,"on_resume":"fixed"})");
+  EXPECT_EQ(
+      field.dump(),
+      R"({"path":"training.seq_length","type":"whole number","unit":"tokens","description":"Tokens of one sample.",)"
+      R"("required":true,"min":1.0,"on_resume":"fixed"})");
   ASSERT_OK_AND_ASSIGN(const auto section, ExplainJson("parallelism"));
   EXPECT_EQ(section["fields"][0]["path"], "parallelism.data_parallel_size");
   ASSERT_OK_AND_ASSIGN(const auto device, ExplainJson("parallelism.device"));

@@ -30,8 +30,8 @@ SpecFault FaultAt(std::string_view text, size_t byte, std::string_view name, con
   return {.location = StrCat(name, ":", line, ":", column), .message = StrCat("not readable as JSON: ", what)};
 }
 
-// "[json.exception.parse_error.101] parse error at line 1, column 9: syntax error while parsing value - invalid literal;
-// last read: …" → from "invalid" on.
+// "[json.exception.parse_error.101] parse error at line 1, column 9: syntax error while parsing value - invalid
+// literal; last read: …" → from "invalid" on.
 std::string Reason(const std::string& what) {
   for (const char* const before : {" - ", "] "}) {
     if (const size_t at = what.find(before); at != std::string::npos) return what.substr(at + std::strlen(before));
@@ -186,7 +186,8 @@ YamlTree ParseJson(std::string_view whole, std::string_view name) {
   Walker walker(text);
   tree.root = walker.Value(0);
   if (walker.too_deep_at() != std::string_view::npos) {
-    tree.faults.push_back(FaultAt(text, walker.too_deep_at(), name, StrCat("nested more than ", kMaxTreeDepth, " levels deep")));
+    tree.faults.push_back(
+        FaultAt(text, walker.too_deep_at(), name, StrCat("nested more than ", kMaxTreeDepth, " levels deep")));
   }
   return tree;
 }

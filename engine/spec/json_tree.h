@@ -1,6 +1,6 @@
-// A JSON text as the tree that a YAML text makes (yaml_tree.h), with the place of every node. YAML reads nearly all JSON,
-// but not characters above U+FFFF written as two \u escapes, which is how Python's json.dumps writes them. Internal to
-// engine/spec. Thread-safe: pure functions.
+// A JSON text as the tree that a YAML text makes (yaml_tree.h), with the place of every node. YAML reads nearly all
+// JSON, but not characters above U+FFFF written as two \u escapes, which is how Python's json.dumps writes them.
+// Internal to engine/spec. Thread-safe: pure functions.
 #ifndef SLIPWAY_ENGINE_SPEC_JSON_TREE_H_
 #define SLIPWAY_ENGINE_SPEC_JSON_TREE_H_
 

@@ -120,8 +120,8 @@ nlohmann::ordered_json PlanJson(const Plan& plan) {
                                  {"parameters", plan.parameters},
                                  {"flop_per_step", plan.flops_per_step}};
   const arch::MemoryEstimate& memory = plan.memory;
-  json["memory_of_a_rank"] = {{"total", memory.Total()},          {"weights", memory.weights},
-                              {"gradients", memory.gradients},    {"optimizer", memory.optimizer},
+  json["memory_of_a_rank"] = {{"total", memory.Total()},           {"weights", memory.weights},
+                              {"gradients", memory.gradients},     {"optimizer", memory.optimizer},
                               {"activations", memory.activations}, {"logits", memory.logits}};
   json["checkpoint_bytes"] = plan.checkpoint_bytes;
   json["checkpoints_kept_bytes"] = plan.checkpoints_kept_bytes;

@@ -79,9 +79,10 @@ TEST(ValidateTest, OneMistakeIsOneFault) {
   EXPECT_GT(changed, 30);
   EXPECT_EQ(FaultsText(faults_of("model: llama\n" + rest)),
             "job.yaml:1:8: model: expected a section with `key: value` lines, got `llama`");
-  EXPECT_EQ(FaultsAfter({"training.train_iters=9223372036854775807"}),
-            "training.train_iters = 9223372036854775807: times training.global_batch_size = 4 times training.seq_length "
-            "= 32 is above 2^62 tokens");
+  EXPECT_EQ(
+      FaultsAfter({"training.train_iters=9223372036854775807"}),
+      "training.train_iters = 9223372036854775807: times training.global_batch_size = 4 times training.seq_length "
+      "= 32 is above 2^62 tokens");
 }
 
 struct BadValue {

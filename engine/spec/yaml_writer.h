@@ -7,7 +7,8 @@
 
 namespace slipway::engine::spec {
 
-// One key or item a line, nested ones indented; ends with a newline. Texts must be UTF-8 (bytes that are not are replaced).
+// One key or item a line, nested ones indented; ends with a newline. Texts must be UTF-8 (bytes that are not are
+// replaced).
 std::string JsonToYaml(const nlohmann::ordered_json& json);
 
 }  // namespace slipway::engine::spec

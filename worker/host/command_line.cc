@@ -17,7 +17,9 @@ void AddComputeFlags(CLI::App& app, ComputeOptions& options) {
   app.add_option("--compute-dtype", options.dtype, "Type to compute in [float32 on CPU, bfloat16 on CUDA]")
       ->check(CLI::IsMember({"float32", "bfloat16"}))
       ->type_name("TYPE");
-  app.add_option("--threads", options.threads, "CPU threads [all cores]")->check(WholeNumberIn(0, 65536))->type_name("N");
+  app.add_option("--threads", options.threads, "CPU threads [all cores]")
+      ->check(WholeNumberIn(0, 65536))
+      ->type_name("N");
 }
 
 void AddOutputFlag(CLI::App& app, std::string& output) {

@@ -78,7 +78,9 @@ void AddEvalFlags(CLI::App& app, EvalOptions& options) {
   what->add_option("--data", options.data, "A chat file; loss on assistant tokens")->type_name("FILE");
   what->add_option("--text", options.text, "A text; loss on every token but the first")->type_name("TEXT");
   what->require_option(1);
-  app.add_option("--seq-length", options.seq_length, "Longer samples of --data are cut")->check(WholeNumberIn(1))->type_name("TOKENS");
+  app.add_option("--seq-length", options.seq_length, "Longer samples of --data are cut")
+      ->check(WholeNumberIn(1))
+      ->type_name("TOKENS");
   AddOutputFlag(app, options.output);
 }
 
@@ -98,7 +100,8 @@ absl::Status Eval(const EvalOptions& options, std::ostream& out) {
   const double perplexity = std::exp(loss);
   std::ostringstream text;
   text << "loss " << loss << ", perplexity " << perplexity << " over " << tokens << " tokens";
-  PrintAnswer(options.output, {{"loss", loss}, {"perplexity", perplexity}, {"loss_tokens", tokens}}, text.str(), "", out);
+  PrintAnswer(options.output, {{"loss", loss}, {"perplexity", perplexity}, {"loss_tokens", tokens}}, text.str(), "",
+              out);
   return absl::OkStatus();
 }
 

@@ -45,9 +45,14 @@ absl::Status Export(const ExportOptions& options, std::ostream& out, std::ostrea
     overflows.push_back({{"tensor", overflow.tensor}, {"elements", overflow.elements}});
   }
   PrintAnswer(options.output,
-              {{"directory", options.out}, {"weight_bytes", result.weights.total_bytes}, {"weight_files", result.weights.files},
-               {"copied_files", result.copied}, {"overflows", overflows}, {"notes", result.notes}},
-              StrCat(options.out, ": ", result.weights.total_bytes, " bytes of weights in ", file_count, file_count == 1 ? " file" : " files"),
+              {{"directory", options.out},
+               {"weight_bytes", result.weights.total_bytes},
+               {"weight_files", result.weights.files},
+               {"copied_files", result.copied},
+               {"overflows", overflows},
+               {"notes", result.notes}},
+              StrCat(options.out, ": ", result.weights.total_bytes, " bytes of weights in ", file_count,
+                     file_count == 1 ? " file" : " files"),
               options.out, out);
   return absl::OkStatus();
 }

@@ -134,7 +134,8 @@ absl::Status Generate(const GenerateOptions& options, std::ostream& out) {
   generation.seed = options.seed;
   generation.stop_ids = StopIds(arch, *source);
   generation.on_token = [&](int64_t id) {
-    const bool ends = std::find(generation.stop_ids.begin(), generation.stop_ids.end(), id) != generation.stop_ids.end();
+    const bool ends =
+        std::find(generation.stop_ids.begin(), generation.stop_ids.end(), id) != generation.stop_ids.end();
     return ends || reply.Add(id);
   };
   std::vector<int64_t> ids;
@@ -144,9 +145,13 @@ absl::Status Generate(const GenerateOptions& options, std::ostream& out) {
   }));
   SLIPWAY_ASSIGN_OR_RETURN(const std::string text, reply.Finish());
   if (!as_text) {
-    const bool stopped = std::find(generation.stop_ids.begin(), generation.stop_ids.end(), ids.back()) != generation.stop_ids.end();
+    const bool stopped =
+        std::find(generation.stop_ids.begin(), generation.stop_ids.end(), ids.back()) != generation.stop_ids.end();
     PrintAnswer(options.output,
-                {{"text", text}, {"prompt_tokens", prompt.size()}, {"new_tokens", ids.size()}, {"ended_by", stopped ? "stop" : "length"}},
+                {{"text", text},
+                 {"prompt_tokens", prompt.size()},
+                 {"new_tokens", ids.size()},
+                 {"ended_by", stopped ? "stop" : "length"}},
                 "", "", out);
   }
   return out ? absl::OkStatus() : absl::DataLossError("the reply could not be written to the end");

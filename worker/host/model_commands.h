@@ -34,8 +34,8 @@ struct GenerateOptions {
   std::string output = "text";  // or json, yaml
 };
 void AddGenerateFlags(CLI::App& app, GenerateOptions& options);
-// Writes the reply to `out`, without the tokens that end it: as text while its tokens come, and no further than somebody
-// reads it; as JSON or YAML at the end, with the counts of tokens and why it ended.
+// Writes the reply to `out`, without the tokens that end it: as text while its tokens come, and no further than
+// somebody reads it; as JSON or YAML at the end, with the counts of tokens and why it ended.
 absl::Status Generate(const GenerateOptions& options, std::ostream& out);
 int GenerateCommand(const GenerateOptions& options);
 
@@ -54,7 +54,7 @@ struct EvalOptions {
   ComputeOptions compute;
   std::optional<std::string> data;  // a chat file; exactly one of data and text
   std::optional<std::string> text;
-  int64_t seq_length = 4096;  // longer samples of `data` are cut
+  int64_t seq_length = 4096;    // longer samples of `data` are cut
   std::string output = "text";  // or json, yaml
 };
 void AddEvalFlags(CLI::App& app, EvalOptions& options);
