@@ -57,7 +57,10 @@ int Command::RunChosen() {
   }
   // Who left does not want to hear why the command stopped.
   const bool stopped = result.ok() ? *result == kExitInterrupted : absl::IsCancelled(result.status());
-  if (stopped && !environment_.interrupted() && environment_.reader_gone()) return kExitReaderGone;
+  if (stopped && !environment_.interrupted()) {
+    if (environment_.reader_gone()) return kExitReaderGone;
+    if (!*environment_.out) return Finish(kExitError);
+  }
   if (result.ok()) return Finish(*result);
   const bool colored = color(environment_.err_is_terminal);
   Say(absl::StrCat(colored ? "\x1b[31merror:\x1b[0m " : "error: ", result.status().message()));

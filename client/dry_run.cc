@@ -146,6 +146,7 @@ absl::StatusOr<int> DryRun(const Command& command, const JobFile& job) {
   faults.insert(faults.end(), files.faults.begin(), files.faults.end());
   absl::Status status = engine::spec::FaultsToStatus(faults);
   if (status.ok()) status = AddServer(command, job, resolved, &findings);
+  findings.json["notes"] = Json::array();
   for (const std::string& note : findings.notes) {
     command.Say(OneLine(note));
     findings.json["notes"].push_back(note);

@@ -230,7 +230,8 @@ void CheckModel(const v1::TrainingSpec& spec, const ValidateOptions& options, co
   }
   // Faults of single fields come first; those of the whole only make sense on top of sound fields.
   const std::optional<arch::ModelArch> made = options.arch ? options.arch : ArchFromFields(model);
-  if (made && out->empty() && faults.Sound({"model"})) AppendFaults(arch::Validate(*made), out);
+  const bool positions_known = model.has_max_position_embeddings() || faults.Sound({"training.seq_length"});
+  if (made && out->empty() && positions_known && faults.Sound({"model"})) AppendFaults(arch::Validate(*made), out);
 }
 
 void CheckData(const v1::TrainingSpec& spec, const WrongFields& wrong, SpecFaults* out) {
