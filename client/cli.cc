@@ -58,7 +58,7 @@ int RunCli(const std::vector<std::string>& arguments, const Environment& environ
     app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::Success))
-      return app.exit(error, *environment.out, *environment.err);
+      return command.Finish(app.exit(error, *environment.out, *environment.err));
     if (const std::string unknown = UnknownCommand(app, arguments); !unknown.empty()) {
       command.Say(absl::StrCat("error: ", unknown));
     } else {

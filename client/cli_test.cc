@@ -4,49 +4,27 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <atomic>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <string>
-#include <thread>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "client/exit_code.h"
+#include "client/format.h"
 #include "tests/support/cli_fixture.h"
 #include "tests/support/fake_server.h"
 
 namespace slipway::client {
 namespace {
 
+using testing::Answers;
 using testing::CliTest;
 using ::testing::ElementsAre;
-using testing::FakeBehavior;
 using ::testing::HasSubstr;
 using testing::kJobFile;
+using testing::MakeJob;
 using testing::Ran;
 using testing::RichStatus;
-using ::testing::StartsWith;
-using testing::Unary;
-
-v1::Job MakeJob(v1::JobState state, int64_t step = 0) {
-  v1::Job job;
-  job.set_id("job-1");
-  job.set_name("tiny");
-  job.set_state(state);
-  job.mutable_progress()->set_train_iters(3);
-  job.mutable_progress()->set_step(step);
-  return job;
-}
-
-Unary<v1::GetJobRequest, v1::GetJobResponse> Answers(v1::Job job) {
-  return [job](const v1::GetJobRequest&, v1::GetJobResponse* response) {
-    *response->mutable_job() = job;
-    return grpc::Status::OK;
-  };
-}
 
 TEST_F(CliTest, WrongUsageExitsWith2AndTheNearestCommand) {
   EXPECT_EQ(Run({"--help"}).code, 0);
@@ -143,9 +121,8 @@ TEST_F(CliTest, TheServersDetailsAreReadable) {
   WriteFile("a.yaml", kJobFile);
   const Ran ran = Run({"jobs", "submit", "-f", "a.yaml"});
   EXPECT_EQ(ran.code, kExitUsage);
-  EXPECT_THAT(ran.err, StartsWith("error: a.yaml, as the server sees it, has 1 fault:\na.yaml:"));
-  EXPECT_THAT(ran.err, HasSubstr("training.seq_length: 8192: above what the model takes\n"));
-  EXPECT_EQ(Run({"jobs", "submit", "-f", "a.yaml", "--dry-run"}).err, ran.err);
+  EXPECT_EQ(ran.err,
+            "error: the job has 1 fault\na.yaml:5:64: training.seq_length: 8192: above what the model takes\n");
   EXPECT_EQ(Run({"jobs", "pause", "job-1"}).code, kExitConflict);
 }
 
@@ -208,203 +185,41 @@ TEST_F(CliTest, NotFoundExitsWith3) {
     EXPECT_EQ(Run({"jobs", verb, "nope"}).code, kExitNotFound) << verb;
 }
 
-TEST_F(CliTest, WatchSurvivesARestartOfTheServer) {
-  std::atomic<int> connections{0};
-  std::atomic<int64_t> resumed_after{-1}, resumed_from{-1};
-  FakeBehavior behavior;
-  behavior.get_job = Answers(MakeJob(v1::JOB_STATE_RUNNING));
-  behavior.watch_jobs = [&](grpc::ServerContext*, const v1::WatchJobsRequest& request,
-                            grpc::ServerWriter<v1::WatchJobsResponse>* writer) {
-    v1::WatchJobsResponse response;
-    if (connections++ == 0) {
-      *response.mutable_snapshot() = MakeJob(v1::JOB_STATE_RUNNING);
-      writer->Write(response);
-      response.mutable_bookmark()->set_revision(17);
-      writer->Write(response);
-      return grpc::Status(grpc::StatusCode::UNAVAILABLE, "going down");
-    }
-    resumed_after = request.after_revision();
-    response.mutable_event()->set_revision(18);
-    response.mutable_event()->set_type("Succeeded");
-    *response.mutable_job() = MakeJob(v1::JOB_STATE_SUCCEEDED, 3);
-    writer->Write(response);
-    return grpc::Status::OK;
+TEST_F(CliTest, DryRunSaysWhenTheJobWouldWait) {
+  v1::ListNodesResponse nodes;
+  Serve({.create_job = [](const v1::CreateJobRequest&, v1::CreateJobResponse*) { return grpc::Status::OK; },
+         .list_nodes =
+             [&](const v1::ListNodesRequest&, v1::ListNodesResponse* response) {
+               *response = nodes;
+               return grpc::Status::OK;
+             }});
+  WriteFile("a.yaml", kJobFile);
+  const auto warning = [&](const std::vector<std::string>& sets) {
+    std::vector<std::string> arguments = {"jobs", "submit", "-f", "a.yaml", "--dry-run"};
+    for (const std::string& set : sets) arguments.insert(arguments.end(), {"--set", set});
+    const Ran ran = Run(arguments);
+    EXPECT_EQ(ran.code, 0) << ran.err;
+    const size_t at = ran.err.find("warning: ");
+    return at == std::string::npos ? "" : ran.err.substr(at);
   };
-  std::atomic<int> metric_streams{0};
-  behavior.stream_metrics = [&](grpc::ServerContext*, const v1::StreamMetricsRequest& request,
-                                grpc::ServerWriter<v1::StreamMetricsResponse>* writer) {
-    const bool first = metric_streams++ == 0;
-    if (!first) resumed_from = request.from_step();
-    for (int64_t step = first ? 1 : 3; step <= (first ? 2 : 3); ++step) {
-      v1::StreamMetricsResponse response;
-      response.mutable_record()->mutable_step()->set_step(step);
-      response.mutable_record()->mutable_step()->set_loss(2.5);
-      writer->Write(response);
-    }
-    return first ? grpc::Status(grpc::StatusCode::UNAVAILABLE, "going down") : grpc::Status::OK;
-  };
-  Serve(behavior);
-  const Ran ran = Run({"jobs", "watch", "job-1"});
-  EXPECT_EQ(ran.code, 0) << ran.err;
-  EXPECT_EQ(resumed_after, 17);
-  EXPECT_GE(resumed_from, 3);
-  EXPECT_THAT(ran.out, HasSubstr("job-1 RUNNING\n"));
-  EXPECT_THAT(ran.out, HasSubstr("step 1/3  loss 2.5"));
-  EXPECT_THAT(ran.out, HasSubstr("connection lost, trying again"));
-  EXPECT_THAT(ran.out, HasSubstr("connected again"));
-  EXPECT_THAT(ran.out, HasSubstr("Succeeded"));
-  EXPECT_THAT(ran.out, HasSubstr("step 3/3"));
-  EXPECT_THAT(ran.err, HasSubstr("job-1 SUCCEEDED"));
-}
-
-// The process behind the address is another one: the connection itself is gone.
-TEST_F(CliTest, WatchFindsANewServerAtTheSameAddress) {
-  FakeBehavior first;
-  first.get_job = Answers(MakeJob(v1::JOB_STATE_RUNNING));
-  std::atomic<bool> watching{false};
-  first.watch_jobs = [&](grpc::ServerContext* context, const v1::WatchJobsRequest&,
-                         grpc::ServerWriter<v1::WatchJobsResponse>* writer) {
-    v1::WatchJobsResponse response;
-    *response.mutable_snapshot() = MakeJob(v1::JOB_STATE_RUNNING);
-    writer->Write(response);
-    watching = true;
-    while (!context->IsCancelled()) absl::SleepFor(absl::Milliseconds(5));
-    return grpc::Status::CANCELLED;
-  };
-  Serve(first);
-  const int port = server_->port();
-  absl::Time restarted, seen;
-  std::thread restart([&] {
-    while (!watching) absl::SleepFor(absl::Milliseconds(5));
-    server_.reset();
-    absl::SleepFor(absl::Seconds(2));
-    FakeBehavior second;
-    second.watch_jobs = [&](grpc::ServerContext*, const v1::WatchJobsRequest&,
-                            grpc::ServerWriter<v1::WatchJobsResponse>* writer) {
-      seen = absl::Now();
-      v1::WatchJobsResponse response;
-      *response.mutable_snapshot() = MakeJob(v1::JOB_STATE_CANCELLED);
-      writer->Write(response);
-      return grpc::Status::OK;
-    };
-    restarted = absl::Now();
-    Serve(second, port);
-  });
-  EXPECT_EQ(Run({"jobs", "watch", "job-1", "--server", absl::StrCat("127.0.0.1:", port)}).code, kExitJobCancelled);
-  restart.join();
-  EXPECT_LT(seen - restarted, absl::Seconds(15));
-  RecordProperty("reconnect_ms", static_cast<int>(absl::ToInt64Milliseconds(seen - restarted)));
-}
-
-TEST_F(CliTest, WatchTakesANewSnapshotWhenEventsAreGone) {
-  std::atomic<int> connections{0};
-  FakeBehavior behavior;
-  behavior.get_job = Answers(MakeJob(v1::JOB_STATE_RUNNING));
-  behavior.watch_jobs = [&](grpc::ServerContext*, const v1::WatchJobsRequest& request,
-                            grpc::ServerWriter<v1::WatchJobsResponse>* writer) {
-    v1::WatchJobsResponse response;
-    const int connection = connections++;
-    if (request.after_revision() > 0) return grpc::Status(grpc::StatusCode::OUT_OF_RANGE, "compacted");
-    *response.mutable_snapshot() = MakeJob(connection == 0 ? v1::JOB_STATE_RUNNING : v1::JOB_STATE_FAILED);
-    writer->Write(response);
-    response.mutable_bookmark()->set_revision(5);
-    writer->Write(response);
-    return grpc::Status(grpc::StatusCode::UNAVAILABLE, "going down");
-  };
-  Serve(behavior);
-  EXPECT_EQ(Run({"jobs", "watch", "job-1"}).code, kExitJobFailed);
-}
-
-TEST_F(CliTest, CtrlCDetaches) {
-  FakeBehavior behavior;
-  behavior.get_job = Answers(MakeJob(v1::JOB_STATE_RUNNING));
-  behavior.watch_jobs = [&](grpc::ServerContext* context, const v1::WatchJobsRequest&,
-                            grpc::ServerWriter<v1::WatchJobsResponse>* writer) {
-    v1::WatchJobsResponse response;
-    *response.mutable_snapshot() = MakeJob(v1::JOB_STATE_RUNNING);
-    writer->Write(response);
-    interrupted_ = true;
-    while (!context->IsCancelled()) absl::SleepFor(absl::Milliseconds(5));
-    return grpc::Status::CANCELLED;
-  };
-  Serve(behavior);
-  const Ran ran = Run({"jobs", "watch", "job-1"});
-  EXPECT_EQ(ran.code, kExitInterrupted);
-  EXPECT_THAT(ran.err, HasSubstr("detached; the job goes on. Watch it again with: slipway jobs watch job-1"));
-}
-
-TEST_F(CliTest, WaitEndsAtAStateOrTellsThatItCannotCome) {
-  std::vector<v1::JobState> states = {v1::JOB_STATE_RUNNING, v1::JOB_STATE_PAUSED};
-  FakeBehavior behavior;
-  behavior.get_job = Answers(MakeJob(v1::JOB_STATE_RUNNING));
-  behavior.watch_jobs = [&](grpc::ServerContext* context, const v1::WatchJobsRequest&,
-                            grpc::ServerWriter<v1::WatchJobsResponse>* writer) {
-    for (const v1::JobState state : states) {
-      v1::WatchJobsResponse response;
-      *response.mutable_snapshot() = MakeJob(state);
-      writer->Write(response);
-    }
-    while (!context->IsCancelled()) absl::SleepFor(absl::Milliseconds(5));
-    return grpc::Status::CANCELLED;
-  };
-  Serve(behavior);
-  Ran ran = Run({"jobs", "wait", "job-1", "--for=paused"});
-  EXPECT_EQ(ran.code, 0);
-  EXPECT_EQ(ran.out, "job-1 PAUSED\n");
-  EXPECT_EQ(Run({"jobs", "wait", "job-1", "--timeout", "0.2"}).code, kExitUnavailable);
-  EXPECT_EQ(Run({"jobs", "wait", "job-1", "--for", "sleeping"}).code, kExitUsage);
-  states = {v1::JOB_STATE_FAILED};
-  EXPECT_EQ(Run({"jobs", "wait", "job-1", "--for=RUNNING"}).code, kExitJobFailed);
-  EXPECT_EQ(Run({"jobs", "wait", "job-1"}).code, kExitJobFailed);
-  states = {v1::JOB_STATE_CANCELLED};
-  EXPECT_EQ(Run({"jobs", "wait", "job-1"}).code, kExitJobCancelled);
-  states = {v1::JOB_STATE_SUCCEEDED};
-  EXPECT_EQ(Run({"jobs", "wait", "job-1", "--for=PAUSED"}).code, kExitConflict);
-}
-
-TEST_F(CliTest, LogsAreTheBytesAsPrinted) {
-  v1::StreamLogsRequest seen;
-  v1::Job job = MakeJob(v1::JOB_STATE_FAILED);
-  job.add_attempts()->set_world_size(2);
-  Serve({.get_job = Answers(job),
-         .stream_logs = [&](grpc::ServerContext*, const v1::StreamLogsRequest& request,
-                            grpc::ServerWriter<v1::StreamLogsResponse>* writer) {
-           seen = request;
-           for (const auto& [rank, data] :
-                std::vector<std::pair<int, std::string>>{{0, "a\nb"}, {1, "c\n"}, {0, "\xff"}}) {
-             if (request.has_rank() && request.rank() != rank) continue;
-             v1::StreamLogsResponse response;
-             response.set_rank(rank);
-             response.set_data(data);
-             writer->Write(response);
-           }
-           return grpc::Status::OK;
-         }});
-  Ran ran = Run({"jobs", "logs", "job-1"});
-  EXPECT_EQ(ran.code, 0);
-  EXPECT_EQ(ran.out, "[rank 0] a\n[rank 0] b\n[rank 1] c\n[rank 0] \xff");
-  ran = Run({"jobs", "logs", "job-1", "--rank", "0", "-f", "--tail", "5", "--attempt", "all"});
-  EXPECT_EQ(ran.out, "a\nb\xff");
-  EXPECT_EQ(ran.code, kExitJobFailed);  // -f answers with the job's end
-  EXPECT_EQ(seen.epoch(), -1);
-  EXPECT_EQ(seen.tail_lines(), 5);
-  EXPECT_TRUE(seen.follow());
-  EXPECT_EQ(Run({"jobs", "logs", "job-1", "--attempt", "x"}).code, kExitUsage);
-}
-
-TEST_F(CliTest, CheckpointWaitsForItsOwnRequest) {
-  v1::Job job = MakeJob(v1::JOB_STATE_RUNNING);
-  v1::Checkpoint* checkpoint = job.add_checkpoints();
-  checkpoint->set_path("/c/step-7");
-  checkpoint->set_request_number(4);
-  Serve({.get_job = Answers(job),
-         .checkpoint_job = [&](const v1::CheckpointJobRequest&, v1::CheckpointJobResponse* response) {
-           *response->mutable_job() = job;
-           response->set_request_number(4);
-           return grpc::Status::OK;
-         }});
-  EXPECT_EQ(Run({"jobs", "checkpoint", "job-1", "--wait"}).out, "/c/step-7\n");
-  EXPECT_EQ(Run({"jobs", "checkpoint", "job-1"}).out, "checkpoint request 4\n");
+  EXPECT_EQ(warning({}),
+            "warning: the job has 1 rank (parallelism.device auto) and no node has a CPU slot: it would wait "
+            "until such a node joins\n");
+  v1::Node* node = nodes.add_nodes();
+  node->set_state(v1::NODE_STATE_CONNECTED);
+  for (int i = 0; i < 2; ++i) node->add_slots()->set_kind(v1::DEVICE_KIND_CPU);
+  EXPECT_EQ(warning({}), "");
+  EXPECT_EQ(warning({"parallelism.data_parallel_size=2"}), "");
+  EXPECT_THAT(warning({"parallelism.data_parallel_size=4"}),
+              HasSubstr("the job has 4 ranks (parallelism.device auto) and all nodes together have 2 CPU slots"));
+  EXPECT_THAT(warning({"parallelism.device=cuda"}), HasSubstr("(parallelism.device cuda) and no node has a GPU slot"));
+  node->mutable_slots(0)->set_job_id("job-9");
+  EXPECT_THAT(warning({"parallelism.data_parallel_size=2"}), HasSubstr("1 of the 2 CPU slots are free now"));
+  const Ran json = Run({"jobs", "submit", "-f", "a.yaml", "--dry-run", "-o", "json"});
+  const Json found = Json::parse(json.out);
+  EXPECT_EQ(found["spec"]["name"], "tiny");
+  EXPECT_EQ(found["plan"]["steps"], 100);
+  EXPECT_EQ(found["server"]["accepts"], true);
 }
 
 TEST_F(CliTest, ShowsMetricsEventsNodesAndCheckpoints) {
@@ -444,6 +259,14 @@ TEST_F(CliTest, ShowsMetricsEventsNodesAndCheckpoints) {
   const Ran version = Run({"version"});
   EXPECT_THAT(version.out, HasSubstr("server 0.0.0-other"));
   EXPECT_THAT(version.err, HasSubstr("different versions"));
+  EXPECT_EQ(Json::parse(Run({"version", "-o", "json"}).out)["server"]["version"], "0.0.0-other");
+  const Ran alone = Run({"version", "--server", "127.0.0.1:1"});
+  EXPECT_EQ(alone.code, 0);
+  EXPECT_THAT(alone.out, HasSubstr("\nserver: not reachable\n"));
+  EXPECT_THAT(alone.err, HasSubstr("no answer from a slipwayd at 127.0.0.1:1"));
+  const Json json = Json::parse(Run({"version", "--server", "127.0.0.1:1", "-o", "json"}).out);
+  EXPECT_EQ(json["server"]["reachable"], false);
+  EXPECT_EQ(Run({"jobs", "events", "job-1", "-o", "name"}).code, kExitUsage);
 }
 
 }  // namespace

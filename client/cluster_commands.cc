@@ -95,19 +95,26 @@ absl::StatusOr<int> ListNodes(const Command& command) {
   return kExitOk;
 }
 
+// Answers also when there is no server: which program this is does not depend on it.
 absl::StatusOr<int> Version(const Command& command) {
   constexpr absl::Duration kTimeout = absl::Seconds(3);
-  command.Print(absl::StrCat("client ", SLIPWAY_VERSION, "\n"));
   SLIPWAY_ASSIGN_OR_RETURN(const std::unique_ptr<Connection> connection, command.Connect());
   const auto info = connection->CallOnce(&v1::AdminService::Stub::GetServerInfo, connection->admin(),
                                          v1::GetServerInfoRequest(), kTimeout);
-  if (!info.ok()) {
-    command.Say(absl::StrCat("server: ", info.status().message()));
-    return kExitOk;
+  Json json = {{"client", {{"version", SLIPWAY_VERSION}}},
+               {"server", {{"address", connection->address()}, {"reachable", info.ok()}}}};
+  std::string text = absl::StrCat("client ", SLIPWAY_VERSION, "\n");
+  if (info.ok()) {
+    json["server"].update(ToJson(*info));
+    absl::StrAppend(&text, "server ", info->version(), " at ", connection->address(), ", up since ",
+                    TimeText(info->start_time()), "\n");
+  } else {
+    absl::StrAppend(&text, "server: not reachable\n");
   }
-  command.Print(absl::StrCat("server ", info->version(), " at ", connection->address(), ", up since ",
-                             TimeText(info->start_time()), "\n"));
-  if (info->version() != SLIPWAY_VERSION) command.Say("warning: client and server are of different versions");
+  command.EmitJson(json, text);
+  if (!info.ok()) command.Say(std::string(info.status().message()));
+  if (info.ok() && info->version() != SLIPWAY_VERSION)
+    command.Say("warning: client and server are of different versions");
   return kExitOk;
 }
 
@@ -127,7 +134,8 @@ void AddClusterCommands(CLI::App* app, Command* command) {
   command->Run(list_nodes, [=] { return ListNodes(*command); });
 
   CLI::App* version = app->add_subcommand("version", "Versions of this program and of the server");
-  command->Run(version, [=] { return Version(*command); });
+  command->Run(
+      version, [=] { return Version(*command); }, Outputs::kNoNames);
 }
 
 }  // namespace slipway::client

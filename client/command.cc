@@ -1,10 +1,15 @@
 #include "client/command.h"
 
 #include <CLI/Validators.hpp>
+#include <cerrno>
+#include <cstring>
 
 #include "absl/strings/str_cat.h"
 #include "client/exit_code.h"
+#include "common/flag_range.h"
 #include "common/status_macros.h"
+#include "engine/spec/spec_writer.h"
+#include "engine/spec/yaml_writer.h"
 
 namespace slipway::client {
 
@@ -15,7 +20,7 @@ void Command::AddGlobalFlags(CLI::App* app) {
       ->check(CLI::IsMember({"table", "json", "yaml", "name"}))
       ->type_name("FORMAT");
   app->add_option("--request-timeout", timeout_seconds_, "Seconds to wait for an answer of the server")
-      ->check(CLI::PositiveNumber)
+      ->check(NumberIn({.min = 0, .max = 86400, .exclusive_min = true}))
       ->type_name("SECONDS");
   app->add_flag("--no-color", no_color_, "No colours [NO_COLOR]");
 }
@@ -28,34 +33,74 @@ OutputFormat Command::format() const {
 
 absl::StatusOr<std::unique_ptr<Connection>> Command::Connect() const {
   SLIPWAY_ASSIGN_OR_RETURN(std::string address, ServerAddress(server_, environment_));
-  return std::make_unique<Connection>(ConnectionOptions{.address = std::move(address),
-                                                        .timeout = absl::Seconds(timeout_seconds_),
-                                                        .interrupted = environment_.interrupted});
+  return std::make_unique<Connection>(ConnectionOptions{
+      .address = std::move(address), .timeout = absl::Seconds(timeout_seconds_), .interrupted = [&env = environment_] {
+        return env.interrupted() || env.reader_gone();
+      }});
 }
 
-void Command::Run(CLI::App* command, Action action) {
-  command->callback([this, action = std::move(action)] { action_ = action; });
+void Command::Run(CLI::App* command, Action action, Outputs outputs) {
+  command->callback([this, action = std::move(action), outputs] {
+    action_ = action;
+    outputs_ = outputs;
+  });
 }
 
 int Command::RunChosen() {
-  const absl::StatusOr<int> result = action_();
-  if (result.ok()) return *result;
+  absl::StatusOr<int> result = 0;
+  if (outputs_ == Outputs::kTextOnly && !is_table()) {
+    result = absl::InvalidArgumentError(absl::StrCat("-o ", output_, ": this command only prints text"));
+  } else if (outputs_ == Outputs::kNoNames && format() == OutputFormat::kName) {
+    result = absl::InvalidArgumentError("-o name: this command has no names to print; expected table, json or yaml");
+  } else {
+    result = action_();
+  }
+  // Who left does not want to hear why the command stopped.
+  const bool stopped = result.ok() ? *result == kExitInterrupted : absl::IsCancelled(result.status());
+  if (stopped && !environment_.interrupted()) {
+    if (environment_.reader_gone()) return kExitReaderGone;
+    if (!*environment_.out) return Finish(kExitError);
+  }
+  if (result.ok()) return Finish(*result);
   const bool colored = color(environment_.err_is_terminal);
   Say(absl::StrCat(colored ? "\x1b[31merror:\x1b[0m " : "error: ", result.status().message()));
   return ExitCodeOf(result.status());
 }
 
+int Command::Finish(int code) const {
+  if (*environment_.out) return code;
+  if (environment_.reader_gone()) return kExitReaderGone;
+  Say(absl::StrCat("error: cannot write to standard output: ",
+                   write_errno_ == 0 ? "write failed" : std::strerror(write_errno_)));
+  return kExitError;
+}
+
+void Command::Print(const std::string& text) const {
+  if (!*environment_.out) return;
+  errno = 0;
+  *environment_.out << text << std::flush;
+  if (!*environment_.out) write_errno_ = errno;
+}
+
 void Command::Emit(const google::protobuf::Message& message, const std::string& table, const std::string& name) const {
+  EmitJson(format() == OutputFormat::kYaml ? ToJsonWithPlainSpecs(message) : ToJson(message), table, name);
+}
+
+void Command::EmitJson(const Json& json, const std::string& table, const std::string& name) const {
   switch (format()) {
     case OutputFormat::kJson:
-      return Print(ToJson(message));
+      return Print(JsonText(json));
     case OutputFormat::kYaml:
-      return Print(ToYaml(message));
+      return Print(engine::spec::JsonToYaml(json));
     case OutputFormat::kName:
       return Print(name);
     case OutputFormat::kTable:
       return Print(table);
   }
+}
+
+void Command::EmitPart(const Json& json) const {
+  Print(format() == OutputFormat::kJson ? JsonLine(json) : absl::StrCat("---\n", engine::spec::JsonToYaml(json)));
 }
 
 absl::StatusOr<v1::Job> GetJob(Connection& connection, const std::string& reference) {
@@ -64,6 +109,12 @@ absl::StatusOr<v1::Job> GetJob(Connection& connection, const std::string& refere
   SLIPWAY_ASSIGN_OR_RETURN(v1::GetJobResponse response,
                            connection.Call(&v1::JobService::Stub::GetJob, connection.jobs(), request));
   return std::move(*response.mutable_job());
+}
+
+void EmitSpec(const Command& command, const v1::TrainingSpec& spec, const std::string& name) {
+  command.Print(command.format() == OutputFormat::kName   ? name
+                : command.format() == OutputFormat::kJson ? engine::spec::SpecToJson(spec)
+                                                          : engine::spec::SpecToYaml(spec));
 }
 
 }  // namespace slipway::client

@@ -189,11 +189,14 @@ void AddCompletionCommand(CLI::App* app, Command* command) {
   completion->add_option("shell", *shell, "bash, zsh or fish")
       ->required()
       ->check(CLI::IsMember({"bash", "zsh", "fish"}));
-  command->Run(completion, [=]() -> absl::StatusOr<int> {
-    const std::vector<Node> nodes = Tree(*app);
-    command->Print(*shell == "fish" ? Fish(nodes) : Filled(*shell == "bash" ? kBash : kZsh, nodes));
-    return kExitOk;
-  });
+  command->Run(
+      completion,
+      [=]() -> absl::StatusOr<int> {
+        const std::vector<Node> nodes = Tree(*app);
+        command->Print(*shell == "fish" ? Fish(nodes) : Filled(*shell == "bash" ? kBash : kZsh, nodes));
+        return kExitOk;
+      },
+      Outputs::kTextOnly);
 }
 
 }  // namespace slipway::client

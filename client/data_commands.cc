@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <cstdlib>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -16,6 +15,7 @@
 #include "client/exit_code.h"
 #include "client/live_view.h"
 #include "client/model_report.h"
+#include "common/flag_range.h"
 #include "common/posix_file_system.h"
 #include "common/status_macros.h"
 #include "common/text.h"
@@ -47,9 +47,8 @@ std::string ProgressLine(const PrepareProgress& progress, absl::Duration elapsed
   return absl::StrCat(ProgressBar(share, std::clamp(width - static_cast<int>(text.size()) - 3, 4, 40)), text);
 }
 
-std::string PrepareJson(const PrepareReport& report) {
-  nlohmann::ordered_json json = {
-      {"lines", report.lines}, {"skipped", report.skipped}, {"outputs", nlohmann::ordered_json::array()}};
+Json PrepareJson(const PrepareReport& report) {
+  Json json = {{"lines", report.lines}, {"skipped", report.skipped}, {"outputs", Json::array()}};
   for (const auto& output : report.outputs) {
     json["outputs"].push_back({{"key", output.key},
                                {"prefix", output.prefix},
@@ -58,7 +57,7 @@ std::string PrepareJson(const PrepareReport& report) {
                                {"sequences", output.sequences},
                                {"tokens", output.tokens}});
   }
-  return absl::StrCat(json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace), "\n");
+  return json;
 }
 
 std::string PrepareTable(const PrepareReport& report) {
@@ -89,13 +88,9 @@ absl::StatusOr<int> Prepare(const Command& command, PrepareFlags flags) {
   for (const auto& line : report->skipped_lines)
     command.Say(absl::StrCat(flags.options.input, ":", line.line, ": left out: ", OneLine(line.reason)));
   if (report->skipped > 0) command.Say(absl::StrCat(report->skipped, " of ", report->lines, " lines were left out"));
-  if (command.is_table()) {
-    command.Print(PrepareTable(*report));
-  } else if (command.format() == OutputFormat::kName) {
-    for (const auto& output : report->outputs) command.Print(absl::StrCat(output.prefix, "\n"));
-  } else {
-    command.Print(PrepareJson(*report));  // JSON is YAML
-  }
+  std::string prefixes;
+  for (const auto& output : report->outputs) absl::StrAppend(&prefixes, output.prefix, "\n");
+  command.EmitJson(PrepareJson(*report), PrepareTable(*report), prefixes);
   return kExitOk;
 }
 
@@ -135,8 +130,14 @@ std::string Harmless(const std::string& text) {
   return absl::StrJoin(lines, "\n");
 }
 
-absl::StatusOr<int> InspectChat(const Command& command, const InspectFlags& flags, const std::string& path,
-                                std::shared_ptr<const Tokenizer> tokenizer) {
+// What is found out, as text and for programs.
+struct Inspected {
+  std::string text;
+  Json json;
+};
+
+absl::Status InspectChat(const Command& command, const InspectFlags& flags, const std::string& path,
+                         std::shared_ptr<const Tokenizer> tokenizer, Inspected* found) {
   if (tokenizer == nullptr)
     return absl::InvalidArgumentError("--tokenizer is required for a chat file: the report counts its tokens");
   PosixFileSystem files;
@@ -148,34 +149,49 @@ absl::StatusOr<int> InspectChat(const Command& command, const InspectFlags& flag
                                        .overlong = flags.overlong == "drop" ? engine::corpus::Overlong::kDrop
                                                                             : engine::corpus::Overlong::kTruncate},
                                       flags.show));
-  command.Print(absl::StrCat(ChatSummary(inspection.report), "\n"));
+  absl::StrAppend(&found->text, ChatSummary(inspection.report), "\n");
+  found->json.update(ChatJson(inspection));
   for (auto& sample : inspection.samples) {
     for (auto& piece : sample.pieces) piece.text = Harmless(piece.text);
-    command.Print(absl::StrCat("line ", sample.line, ", ", sample.tokens, " tokens:\n",
-                               Indented(ShownText(sample.pieces, command.color(command.env().out_is_terminal)))));
+    absl::StrAppend(&found->text, "line ", sample.line, ", ", sample.tokens, " tokens:\n",
+                    Indented(ShownText(sample.pieces, command.color(command.env().out_is_terminal))));
   }
   for (const std::string& note : inspection.report.Notes()) command.Say(OneLine(note));
-  return kExitOk;
+  return absl::OkStatus();
+}
+
+absl::Status InspectIndexed(const InspectFlags& flags, const std::string& prefix, const Tokenizer* tokenizer,
+                            Inspected* found) {
+  if (flags.show > 0 && tokenizer == nullptr)
+    return absl::InvalidArgumentError("--tokenizer is required to show texts: .bin holds ids");
+  PosixFileSystem files;
+  SLIPWAY_ASSIGN_OR_RETURN(const engine::corpus::IndexedInspection inspection,
+                           engine::corpus::InspectIndexedDataset(files, prefix, tokenizer, flags.show));
+  absl::StrAppend(&found->text, IndexedSummary(inspection), "\n");
+  found->json.update(IndexedJson(inspection, prefix));
+  for (const auto& document : inspection.samples) {
+    absl::StrAppend(&found->text, "document ", document.document, ", ", document.tokens, " tokens:\n",
+                    Indented(Harmless(document.text)));
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<int> Inspect(const Command& command, const InspectFlags& flags) {
   const Environment& env = command.env();
   PosixFileSystem files;
   std::shared_ptr<const Tokenizer> tokenizer;
+  Inspected found{.json = Json::object()};
   if (!flags.tokenizer.empty()) {
     SLIPWAY_ASSIGN_OR_RETURN(tokenizer, Tokenizer::Load(AbsolutePath(flags.tokenizer, env.working_directory, env)));
-    for (const std::string& line : SpecialTokenLines(*tokenizer)) command.Print(absl::StrCat(line, "\n"));
+    for (const std::string& line : SpecialTokenLines(*tokenizer)) absl::StrAppend(&found.text, line, "\n");
+    found.json["special_tokens"] = SpecialTokensJson(*tokenizer);
   }
   const std::string path = AbsolutePath(flags.path, env.working_directory, env);
   const std::string prefix(absl::StripSuffix(absl::StripSuffix(path, ".idx"), ".bin"));
-  if (!files.Stat(absl::StrCat(prefix, ".idx")).ok()) return InspectChat(command, flags, path, tokenizer);
-  SLIPWAY_ASSIGN_OR_RETURN(const engine::corpus::IndexedInspection inspection,
-                           engine::corpus::InspectIndexedDataset(files, prefix, tokenizer.get(), flags.show));
-  command.Print(absl::StrCat(IndexedSummary(inspection), "\n"));
-  for (const auto& document : inspection.samples) {
-    command.Print(absl::StrCat("document ", document.document, ", ", document.tokens, " tokens:\n",
-                               Indented(Harmless(document.text))));
-  }
+  const bool is_indexed = files.Stat(absl::StrCat(prefix, ".idx")).ok();
+  SLIPWAY_RETURN_IF_ERROR(is_indexed ? InspectIndexed(flags, prefix, tokenizer.get(), &found)
+                                     : InspectChat(command, flags, path, tokenizer, &found));
+  command.EmitJson(found.json, found.text);
   return kExitOk;
 }
 
@@ -201,7 +217,7 @@ void AddDataCommands(CLI::App* app, Command* command) {
   prepare->add_flag("--append-eod", options->append_eod,
                     "End each document that is not empty with the end-of-sequence token");
   prepare->add_option("--workers", options->workers, "Threads [one a core]")
-      ->check(CLI::Range(1, 1024))
+      ->check(WholeNumberIn(1, 1024))
       ->type_name("N");
   prepare->add_flag("--skip-bad-lines", options->skip_bad_lines,
                     "Leave out and count lines without the key, instead of failing");
@@ -212,16 +228,17 @@ void AddDataCommands(CLI::App* app, Command* command) {
   inspect->add_option("path", inspect_flags->path, "Chat file in JSON lines, or the prefix of .bin and .idx")
       ->required();
   inspect->add_option("--tokenizer", inspect_flags->tokenizer, "Directory with tokenizer.json")->type_name("DIR");
-  inspect->add_option("--seq-length", inspect_flags->seq_length, "Tokens of a sample [4096]")
-      ->check(CLI::PositiveNumber)
+  inspect->add_option("--seq-length", inspect_flags->seq_length, "Tokens of a chat's sample [4096]")
+      ->check(WholeNumberIn(1))
       ->type_name("N");
   inspect->add_option("--overlong", inspect_flags->overlong, "truncate or drop longer chats")
       ->check(CLI::IsMember({"truncate", "drop"}))
       ->type_name("WHAT");
   inspect->add_option("--show", inspect_flags->show, "Also print the first samples; text with loss stands out")
-      ->check(CLI::NonNegativeNumber)
+      ->check(WholeNumberIn(0))
       ->type_name("N");
-  command->Run(inspect, [=] { return Inspect(*command, *inspect_flags); });
+  command->Run(
+      inspect, [=] { return Inspect(*command, *inspect_flags); }, Outputs::kNoNames);
 }
 
 }  // namespace slipway::client

@@ -19,11 +19,13 @@ using engine::tokenizer::Tokenizer;
 
 class JobFiles {
  public:
-  JobFiles(const v1::TrainingSpec& spec, const std::optional<ModelArch>& arch) : spec_(spec), arch_(arch) {}
+  JobFiles(const v1::TrainingSpec& spec, const std::optional<ModelArch>& arch, const std::set<std::string>& wrong)
+      : spec_(spec), arch_(arch), wrong_(wrong) {}
 
   FileReport Take() && {
     CheckWeights();
     LoadTokenizer();
+    if (wrong_.contains("dataset.kind") || wrong_.contains("training.seq_length")) return std::move(report_);
     if (spec_.dataset().kind() == "chat") {
       CheckChat("training data", "dataset.path", spec_.dataset().path());
       CheckChat("validation data", "dataset.validation_path", spec_.dataset().validation_path());
@@ -50,20 +52,24 @@ class JobFiles {
   void CheckWeights() {
     const v1::ModelSpec& model = spec_.model();
     if (!model.has_hf_path() || model.random_init() || model.has_pretrained_checkpoint() || !arch_) return;
-    std::string summary;
-    for (const std::string& fault : WeightFaults(model.hf_path(), *arch_, &summary)) {
+    const WeightReport weights = InspectWeights(model.hf_path(), *arch_);
+    for (const std::string& fault : weights.faults) {
       report_.faults.push_back({.path = "model.hf_path", .value = model.hf_path(), .message = fault});
     }
-    if (!summary.empty()) Line("weights", summary);
+    if (!weights.summary.empty()) Line("weights", weights.summary);
   }
 
   void LoadTokenizer() {
     const std::string& path = spec_.tokenizer().path();
     const bool needed = spec_.dataset().kind() == "chat";
     if (path.empty() || (needed && !IsHere("the tokenizer", path))) return;
-    auto tokenizer = Tokenizer::Load(path);
+    const std::string& chat_template = spec_.tokenizer().chat_template_path();
+    if (!chat_template.empty() && !IsHere("the chat template", chat_template)) return;
+    auto tokenizer = Tokenizer::Load(path, chat_template);
     if (!tokenizer.ok()) {
-      if (needed) Fault("tokenizer.path", path, tokenizer.status());
+      const bool is_template = !chat_template.empty() && Tokenizer::Load(path).ok();
+      if (is_template) Fault("tokenizer.chat_template_path", chat_template, tokenizer.status());
+      if (!is_template && needed) Fault("tokenizer.path", path, tokenizer.status());
       return;
     }
     tokenizer_ = *std::move(tokenizer);
@@ -77,11 +83,6 @@ class JobFiles {
 
   void CheckChat(const std::string& name, const std::string& path, const std::string& file) {
     if (file.empty() || tokenizer_ == nullptr || !IsHere(name, file)) return;
-    if (spec_.tokenizer().has_chat_template_path()) {
-      report_.notes.push_back(
-          absl::StrCat(name, " was not looked at: it is read with the template of tokenizer.chat_template_path"));
-      return;
-    }
     const auto dataset =
         ChatDataset::Load(files_, tokenizer_,
                           {.path = file,
@@ -113,6 +114,7 @@ class JobFiles {
 
   const v1::TrainingSpec& spec_;
   const std::optional<ModelArch>& arch_;
+  const std::set<std::string>& wrong_;
   PosixFileSystem files_;
   std::shared_ptr<const Tokenizer> tokenizer_;
   FileReport report_;
@@ -120,8 +122,9 @@ class JobFiles {
 
 }  // namespace
 
-FileReport InspectJobFiles(const v1::TrainingSpec& resolved, const std::optional<ModelArch>& arch) {
-  return JobFiles(resolved, arch).Take();
+FileReport InspectJobFiles(const v1::TrainingSpec& resolved, const std::optional<ModelArch>& arch,
+                           const std::set<std::string>& wrong) {
+  return JobFiles(resolved, arch, wrong).Take();
 }
 
 std::string ChatSummary(const engine::corpus::ChatReport& report) {
@@ -136,6 +139,47 @@ std::string IndexedSummary(const engine::corpus::IndexedInspection& inspection) 
                       Grouped(inspection.sequences), " sequences of ", Grouped(inspection.shortest_sequence), " to ",
                       Grouped(inspection.longest_sequence), " tokens, ", Grouped(inspection.tokens), " tokens as ",
                       std::string(engine::format::TokenTypeName(inspection.token_type)));
+}
+
+Json ChatJson(const engine::corpus::ChatInspection& inspection) {
+  const engine::corpus::ChatReport& report = inspection.report;
+  Json json = {{"kind", "chat"},
+               {"path", report.path},
+               {"lines", report.lines},
+               {"samples", report.samples},
+               {"tokens", report.tokens},
+               {"loss_tokens", report.loss_tokens},
+               {"truncated", report.truncated},
+               {"longest_tokens", report.longest_tokens},
+               {"longest_line", report.longest_line},
+               {"dropped", report.dropped},
+               {"dropped_lines", Json::array()},
+               {"shown", Json::array()}};
+  for (const auto& line : report.dropped_lines)
+    json["dropped_lines"].push_back({{"line", line.line}, {"reason", line.reason}});
+  for (const auto& sample : inspection.samples) {
+    Json pieces = Json::array();
+    for (const auto& piece : sample.pieces) pieces.push_back({{"text", piece.text}, {"trained", piece.trained}});
+    json["shown"].push_back({{"line", sample.line}, {"tokens", sample.tokens}, {"pieces", std::move(pieces)}});
+  }
+  return json;
+}
+
+Json IndexedJson(const engine::corpus::IndexedInspection& inspection, const std::string& prefix) {
+  Json json = {{"kind", "indexed"},
+               {"prefix", prefix},
+               {"token_type", std::string(engine::format::TokenTypeName(inspection.token_type))},
+               {"documents", inspection.documents},
+               {"empty_documents", inspection.empty_documents},
+               {"sequences", inspection.sequences},
+               {"shortest_sequence", inspection.shortest_sequence},
+               {"longest_sequence", inspection.longest_sequence},
+               {"tokens", inspection.tokens},
+               {"shown", Json::array()}};
+  for (const auto& document : inspection.samples) {
+    json["shown"].push_back({{"document", document.document}, {"tokens", document.tokens}, {"text", document.text}});
+  }
+  return json;
 }
 
 }  // namespace slipway::client

@@ -2,8 +2,6 @@
 #ifndef SLIPWAY_CLIENT_DRY_RUN_H_
 #define SLIPWAY_CLIENT_DRY_RUN_H_
 
-#include <string>
-
 #include "absl/status/statusor.h"
 #include "client/command.h"
 #include "client/job_file.h"
@@ -12,8 +10,8 @@ namespace slipway::client {
 
 // Prints the plan, the special tokens and the dataset's report, worked out on this machine from the files that are
 // here, and asks the server, when one answers, to validate the job without taking it. All faults come together in the
-// error; `file` stands in it for the job file.
-absl::StatusOr<int> DryRun(const Command& command, const JobFile& job, const std::string& file);
+// error.
+absl::StatusOr<int> DryRun(const Command& command, const JobFile& job);
 
 }  // namespace slipway::client
 

@@ -26,7 +26,7 @@ absl::StatusOr<std::string> ServerFromConfig(const std::string& path) {
   absl::StatusOr<std::string> text = files.ReadFile(path, 1 << 20);
   if (!text.ok()) return text.status();
   if (text->empty()) return "";
-  const engine::spec::YamlTree tree = engine::spec::ParseYaml(*text, path);
+  const engine::spec::YamlTree tree = engine::spec::ParseYamlOrJson(*text, path);
   if (!tree.faults.empty()) return engine::spec::FaultsToStatus(tree.faults, path);
   std::string server;
   for (const auto& [key, value] : tree.root.entries) {

@@ -22,6 +22,8 @@ struct Environment {
   std::string binary_directory;  // where slipway-worker lies as well
   std::map<std::string, std::string> variables;
   std::function<bool()> interrupted = [] { return false; };  // Ctrl-C was pressed
+  // Nobody reads `out` any more (`| head -1`). May be asked on any thread, as `interrupted` may.
+  std::function<bool()> reader_gone = [] { return false; };
   // Replaces this process by another program; returns only on an error (a test's may return an exit code).
   std::function<absl::StatusOr<int>(const std::vector<std::string>& argv)> exec;
 

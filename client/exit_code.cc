@@ -2,34 +2,6 @@
 
 namespace slipway::client {
 
-int ExitCodeOf(const absl::Status& status) {
-  switch (status.code()) {
-    case absl::StatusCode::kOk:
-      return kExitOk;
-    case absl::StatusCode::kInvalidArgument:
-    case absl::StatusCode::kOutOfRange:
-      return kExitUsage;
-    case absl::StatusCode::kNotFound:
-      return kExitNotFound;
-    case absl::StatusCode::kPermissionDenied:
-    case absl::StatusCode::kUnauthenticated:
-      return kExitDenied;
-    case absl::StatusCode::kAlreadyExists:
-    case absl::StatusCode::kFailedPrecondition:
-    case absl::StatusCode::kAborted:
-      return kExitConflict;
-    case absl::StatusCode::kUnavailable:
-    case absl::StatusCode::kDeadlineExceeded:
-      return kExitUnavailable;
-    case absl::StatusCode::kResourceExhausted:
-      return kExitExhausted;
-    case absl::StatusCode::kCancelled:
-      return kExitInterrupted;
-    default:
-      return kExitError;
-  }
-}
-
 int ExitCodeOf(v1::JobState state) {
   if (state == v1::JOB_STATE_FAILED) return kExitJobFailed;
   if (state == v1::JOB_STATE_CANCELLED) return kExitJobCancelled;
@@ -48,7 +20,8 @@ std::string ExitCodeHelp() {
          "  7    a quota or limit is used up\n"
          "  8    the job failed (watch, wait, logs -f)\n"
          "  9    the job was cancelled (watch, wait, logs -f)\n"
-         "  130  interrupted (Ctrl-C); the job itself goes on\n";
+         "  130  interrupted (Ctrl-C); the job itself goes on\n"
+         "  141  whoever read the output has gone (`| head`); the job itself goes on\n";
 }
 
 }  // namespace slipway::client

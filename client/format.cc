@@ -4,12 +4,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "engine/spec/spec_writer.h"
 #include "engine/spec/yaml_tree.h"
+#include "engine/spec/yaml_writer.h"
 #include "slipway/v1/job.pb.h"
 
 namespace slipway::client {
@@ -17,7 +17,6 @@ namespace {
 
 using google::protobuf::FieldDescriptor;
 using google::protobuf::Message;
-using Json = nlohmann::ordered_json;
 
 std::string CompactJson(const Message& message) {
   google::protobuf::util::JsonPrintOptions options;
@@ -52,43 +51,24 @@ void WriteSpecsPlainly(const Message& message, Json* json) {
   }
 }
 
-std::string YamlScalar(const Json& json) {
-  return json.is_string() ? engine::spec::YamlString(json.get<std::string>()) : json.dump();
-}
-
-void WriteYaml(const Json& json, const std::string& margin, std::string* out) {
-  const auto write_value = [&](const Json& value) {
-    if (value.is_structured() && !value.empty()) {
-      absl::StrAppend(out, "\n");
-      WriteYaml(value, absl::StrCat(margin, "  "), out);
-    } else {
-      absl::StrAppend(out, " ", YamlScalar(value), "\n");
-    }
-  };
-  if (json.is_object()) {
-    for (const auto& [key, value] : json.items()) {
-      absl::StrAppend(out, margin, engine::spec::YamlString(key), ":");
-      write_value(value);
-    }
-  } else {
-    for (const Json& value : json) {
-      absl::StrAppend(out, margin, "-");
-      write_value(value);
-    }
-  }
-}
-
 }  // namespace
 
-std::string ToJson(const Message& message) { return absl::StrCat(Json::parse(CompactJson(message)).dump(2), "\n"); }
+Json ToJson(const Message& message) { return Json::parse(CompactJson(message)); }
 
-std::string ToYaml(const Message& message) {
-  Json json = Json::parse(CompactJson(message));
+Json ToJsonWithPlainSpecs(const Message& message) {
+  Json json = ToJson(message);
   WriteSpecsPlainly(message, &json);
-  if (json.empty()) return "{}\n";
-  std::string text;
-  WriteYaml(json, "", &text);
-  return text;
+  return json;
+}
+
+std::string ToYaml(const Message& message) { return engine::spec::JsonToYaml(ToJsonWithPlainSpecs(message)); }
+
+std::string JsonText(const Json& json) {
+  return absl::StrCat(json.dump(2, ' ', false, Json::error_handler_t::replace), "\n");
+}
+
+std::string JsonLine(const Json& json) {
+  return absl::StrCat(json.dump(-1, ' ', false, Json::error_handler_t::replace), "\n");
 }
 
 std::string Table::Text() const {

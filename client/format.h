@@ -5,6 +5,7 @@
 #include <google/protobuf/message.h>
 #include <google/protobuf/timestamp.pb.h>
 
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -14,11 +15,18 @@ namespace slipway::client {
 
 enum class OutputFormat { kTable, kJson, kYaml, kName };
 
-// snake_case keys, enums by name, times in RFC 3339, 64-bit integers as strings, NaN as "NaN": always valid JSON.
-// Ends with a newline.
-std::string ToJson(const google::protobuf::Message& message);
-// The same data as YAML, but a job's `spec` as a job file is written, so that it can be submitted again.
+using Json = nlohmann::ordered_json;
+
+// snake_case keys, enums by name, times in RFC 3339, 64-bit integers as strings, NaN as "NaN".
+Json ToJson(const google::protobuf::Message& message);
+// The same, but a job's `spec` as a job file is written, so that it can be submitted again.
+Json ToJsonWithPlainSpecs(const google::protobuf::Message& message);
+// That as YAML.
 std::string ToYaml(const google::protobuf::Message& message);
+
+// Indented, and on one line; both end with a newline. Bytes that are not UTF-8 are replaced.
+std::string JsonText(const Json& json);
+std::string JsonLine(const Json& json);
 
 // Columns padded to their widest cell, two spaces apart; headers in capitals. Cells must be one line (see OneLine).
 class Table {

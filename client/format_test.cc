@@ -69,7 +69,7 @@ TEST(FormatTest, JsonIsStableAndValidEvenForNaN) {
   v1::Job job = RunningJob();
   job.mutable_progress()->mutable_last_step_metrics()->set_loss(std::nan(""));
   job.mutable_create_time()->set_seconds(1764482400);
-  const auto json = nlohmann::json::parse(ToJson(job));
+  const Json json = ToJson(job);
   EXPECT_EQ(json["state"], "JOB_STATE_RUNNING");
   EXPECT_EQ(json["progress"]["train_iters"], "100");
   EXPECT_EQ(json["progress"]["step"], "0");

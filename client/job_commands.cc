@@ -12,6 +12,7 @@
 #include "client/exit_code.h"
 #include "client/job_file.h"
 #include "client/job_text.h"
+#include "common/flag_range.h"
 #include "common/status_macros.h"
 #include "common/text.h"
 #include "engine/spec/spec_overrides.h"
@@ -30,7 +31,7 @@ struct SubmitFlags {
 
 absl::StatusOr<int> Submit(const Command& command, const SubmitFlags& flags) {
   SLIPWAY_ASSIGN_OR_RETURN(const JobFile job, LoadJobFile(flags.file, flags.overrides, command.env()));
-  if (flags.dry_run) return DryRun(command, job, flags.file);
+  if (flags.dry_run) return DryRun(command, job);
   SLIPWAY_RETURN_IF_ERROR(engine::spec::FaultsToStatus(job.faults, flags.file));
   SLIPWAY_ASSIGN_OR_RETURN(const std::unique_ptr<Connection> connection, command.Connect());
   v1::CreateJobRequest request;
@@ -38,9 +39,12 @@ absl::StatusOr<int> Submit(const Command& command, const SubmitFlags& flags) {
   request.set_request_id(flags.request_id.empty() ? NewRequestId() : flags.request_id);
   const absl::StatusOr<v1::CreateJobResponse> response =
       connection->Call(&v1::JobService::Stub::CreateJob, connection->jobs(), request);
-  if (!response.ok()) return WithPlaces(response.status(), job, flags.file);
+  if (!response.ok()) return WithLocations(response.status(), job);
   const v1::Job& created = response->job();
-  command.Emit(created, absl::StrCat(created.id(), "\n"), absl::StrCat(created.id(), "\n"));
+  // Watched by a program, the job comes as the first of the updates.
+  const bool in_updates =
+      flags.watch && (command.format() == OutputFormat::kJson || command.format() == OutputFormat::kYaml);
+  if (!in_updates) command.Emit(created, absl::StrCat(created.id(), "\n"), absl::StrCat(created.id(), "\n"));
   if (!flags.watch) {
     command.Say(
         absl::StrCat("submitted ", OneLine(created.name()), "; follow it with: slipway jobs watch ", created.id()));
@@ -105,8 +109,7 @@ absl::StatusOr<int> Describe(const Command& command, const std::string& referenc
   SLIPWAY_ASSIGN_OR_RETURN(const std::unique_ptr<Connection> connection, command.Connect());
   SLIPWAY_ASSIGN_OR_RETURN(const v1::Job job, GetJob(*connection, reference));
   if (spec_only) {
-    command.Print(command.format() == OutputFormat::kJson ? engine::spec::SpecToJson(job.spec())
-                                                          : engine::spec::SpecToYaml(job.spec()));
+    EmitSpec(command, job.spec(), absl::StrCat(job.id(), "\n"));
     return kExitOk;
   }
   command.Emit(job, DescribeJob(job, absl::Now()), absl::StrCat(job.id(), "\n"));
@@ -179,7 +182,7 @@ void EmitJob(const Command& command, const v1::Job& job) {
   command.Emit(job, absl::StrCat(job.id(), " ", StateText(job.state()), "\n"), absl::StrCat(job.id(), "\n"));
 }
 
-// A verb: a request with a job and a request id, an answer with the job.
+// Pause, resume and cancel: a request with a job and a request id, an answer with the job.
 template <typename Request, typename Response>
 absl::StatusOr<v1::Job> CallVerb(Connection& connection,
                                  grpc::Status (v1::JobService::Stub::*method)(grpc::ClientContext*, const Request&,
@@ -206,26 +209,17 @@ absl::StatusOr<int> Resume(const Command& command, const std::string& job, const
   return kExitOk;
 }
 
-// A verb whose only argument is the job.
-template <typename Request, typename Response>
-void AddVerb(CLI::App* jobs, Command* command, const std::string& name, const std::string& help,
-             grpc::Status (v1::JobService::Stub::*method)(grpc::ClientContext*, const Request&, Response*)) {
+void AddVerbs(CLI::App* jobs, Command* command) {
   const auto job = std::make_shared<std::string>();
-  CLI::App* verb = jobs->add_subcommand(name, help);
-  verb->add_option("job", *job, "Id, or a name that only one job has")->required();
-  command->Run(verb, [=]() -> absl::StatusOr<int> {
+  CLI::App* pause = jobs->add_subcommand("pause", "Save a checkpoint and give the slots back");
+  pause->add_option("job", *job, "Id, or a name that only one job has")->required();
+  command->Run(pause, [=]() -> absl::StatusOr<int> {
     SLIPWAY_ASSIGN_OR_RETURN(const std::unique_ptr<Connection> connection, command->Connect());
-    SLIPWAY_ASSIGN_OR_RETURN(const v1::Job changed, CallVerb(*connection, method, *job));
-    EmitJob(*command, changed);
+    SLIPWAY_ASSIGN_OR_RETURN(const v1::Job paused, CallVerb(*connection, &v1::JobService::Stub::PauseJob, *job));
+    EmitJob(*command, paused);
     return kExitOk;
   });
-}
 
-void AddVerbs(CLI::App* jobs, Command* command) {
-  using Stub = v1::JobService::Stub;
-  AddVerb(jobs, command, "pause", "Save a checkpoint and give the slots back", &Stub::PauseJob);
-
-  const auto job = std::make_shared<std::string>();
   const auto overrides = std::make_shared<std::vector<std::string>>();
   CLI::App* resume = jobs->add_subcommand("resume", "Go on from the last checkpoint, also with another layout");
   resume->add_option("job", *job, "Id or name")->required();
@@ -234,9 +228,14 @@ void AddVerbs(CLI::App* jobs, Command* command) {
       ->type_name("KEY=VALUE");
   command->Run(resume, [=] { return Resume(*command, *job, *overrides); });
 
-  AddVerb(jobs, command, "cancel", "End a job for good; its checkpoints stay", &Stub::CancelJob);
-  AddVerb(jobs, command, "hold", "Keep a queued job in its place and from starting", &Stub::HoldJob);
-  AddVerb(jobs, command, "release", "Let a held job start when its turn comes", &Stub::ReleaseJob);
+  CLI::App* cancel = jobs->add_subcommand("cancel", "End a job for good; its checkpoints stay");
+  cancel->add_option("job", *job, "Id or name")->required();
+  command->Run(cancel, [=]() -> absl::StatusOr<int> {
+    SLIPWAY_ASSIGN_OR_RETURN(const std::unique_ptr<Connection> connection, command->Connect());
+    SLIPWAY_ASSIGN_OR_RETURN(const v1::Job cancelled, CallVerb(*connection, &v1::JobService::Stub::CancelJob, *job));
+    EmitJob(*command, cancelled);
+    return kExitOk;
+  });
 }
 
 }  // namespace
@@ -253,9 +252,11 @@ void AddJobCommands(CLI::App* app, Command* command) {
   submit->add_option("--set", submit_flags->overrides, "section.key=value on top of the file; null resets a field")
       ->allow_extra_args(false)
       ->type_name("KEY=VALUE");
-  submit->add_flag("--dry-run", submit_flags->dry_run, "Check everything and print the plan; submit nothing");
-  submit->add_flag("--watch", submit_flags->watch, "Follow the job to its end");
+  CLI::Option* dry_run =
+      submit->add_flag("--dry-run", submit_flags->dry_run, "Check everything and print the plan; submit nothing");
+  submit->add_flag("--watch", submit_flags->watch, "Follow the job to its end")->excludes(dry_run);
   submit->add_option("--request-id", submit_flags->request_id, "Submitting again with the same id gives the same job")
+      ->excludes(dry_run)
       ->type_name("ID");
   command->Run(submit, [=] { return Submit(*command, *submit_flags); });
 
@@ -266,9 +267,7 @@ void AddJobCommands(CLI::App* app, Command* command) {
   list->add_option("--state", list_flags->states, "Only in this state; may be repeated")
       ->allow_extra_args(false)
       ->type_name("STATE");
-  list->add_option("--limit", list_flags->limit, "At most so many")
-      ->check(CLI::Range(int64_t{1}, int64_t{1'000'000}))
-      ->type_name("N");
+  list->add_option("--limit", list_flags->limit, "At most so many")->check(WholeNumberIn(1, 1'000'000))->type_name("N");
   command->Run(list, [=] { return List(*command, *list_flags); });
 
   const auto job = std::make_shared<std::string>();
@@ -281,19 +280,24 @@ void AddJobCommands(CLI::App* app, Command* command) {
   const auto metric_flags = std::make_shared<MetricFlags>();
   CLI::App* metrics = jobs->add_subcommand("metrics", "Stored metrics");
   metrics->add_option("job", metric_flags->job, "Id or name")->required();
-  metrics->add_option("--from-step", metric_flags->from_step, "First step")->type_name("STEP");
-  metrics->add_option("--to-step", metric_flags->to_step, "Last step")->type_name("STEP");
+  metrics->add_option("--from-step", metric_flags->from_step, "First step")->check(WholeNumberIn(0))->type_name("STEP");
+  metrics->add_option("--to-step", metric_flags->to_step, "Last step [the newest]")
+      ->check(WholeNumberIn(1))
+      ->type_name("STEP");
   metrics->add_option("--max-records", metric_flags->max_records, "Thin out to so many")
-      ->check(CLI::Range(1, 10000))
+      ->check(WholeNumberIn(1, 10000))
       ->type_name("N");
-  command->Run(metrics, [=] { return Metrics(*command, *metric_flags); });
+  command->Run(
+      metrics, [=] { return Metrics(*command, *metric_flags); }, Outputs::kNoNames);
 
   CLI::App* events = jobs->add_subcommand("events", "What happened to a job");
   events->add_option("job", *job, "Id or name")->required();
-  command->Run(events, [=] { return Events(*command, *job); });
+  command->Run(
+      events, [=] { return Events(*command, *job); }, Outputs::kNoNames);
 
   AddVerbs(jobs, command);
   AddJobStreamCommands(jobs, command);
+  AddJobLogCommand(jobs, command);
 }
 
 }  // namespace slipway::client

@@ -5,7 +5,8 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "client/rpc_status.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "common/posix_file_system.h"
 #include "common/status_macros.h"
 #include "engine/spec/arch_from_spec.h"
@@ -68,13 +69,6 @@ void ResolvePaths(const std::string& directory, const Environment& environment,
   }
 }
 
-absl::Status WithPlaces(const absl::Status& answer, const JobFile& job, const std::string& file) {
-  engine::spec::SpecFaults faults = FaultsOf(answer);
-  if (faults.empty()) return answer;
-  engine::spec::AddLocations(job.locations, &faults);
-  return engine::spec::FaultsToStatus(faults, absl::StrCat(file, ", as the server sees it,"));
-}
-
 absl::StatusOr<JobFile> LoadJobFile(const std::string& path, const std::vector<std::string>& overrides,
                                     const Environment& environment) {
   SLIPWAY_ASSIGN_OR_RETURN(const Source source, ReadSource(path, environment));
@@ -90,10 +84,24 @@ absl::StatusOr<JobFile> LoadJobFile(const std::string& path, const std::vector<s
     return job;
   }
   FindArch(&job);
-  engine::spec::SpecFaults validation = engine::spec::Validate(job.spec, {.arch = job.arch});
+  engine::spec::SpecFaults validation =
+      engine::spec::Validate(job.spec, {.arch = job.arch, .unread = engine::spec::UnreadPaths(read)});
   validation.insert(validation.begin(), job.faults.begin(), job.faults.end());
   job.faults = engine::spec::MergeFaults(read, std::move(validation));
   return job;
+}
+
+absl::Status WithLocations(const absl::Status& status, const JobFile& job) {
+  if (!absl::IsInvalidArgument(status)) return status;
+  std::vector<std::string> lines = absl::StrSplit(status.message(), '\n');
+  for (std::string& line : lines) {
+    const size_t colon = line.find(": ");
+    if (!absl::StartsWith(line, "  ") || colon == std::string::npos) continue;
+    engine::spec::SpecFaults fault = {{.path = line.substr(2, colon - 2)}};
+    engine::spec::AddLocations(job.locations, &fault);
+    if (!fault.front().location.empty()) line = absl::StrCat(fault.front().location, ": ", line.substr(2));
+  }
+  return absl::Status(status.code(), absl::StrJoin(lines, "\n"));
 }
 
 }  // namespace slipway::client

@@ -28,8 +28,8 @@ struct JobFile {
 absl::StatusOr<JobFile> LoadJobFile(const std::string& path, const std::vector<std::string>& overrides,
                                     const Environment& environment);
 
-// What the server says of the job: each fault with the place in the file or on the command line where its field stands.
-absl::Status WithPlaces(const absl::Status& answer, const JobFile& job, const std::string& file);
+// A server's refusal with the place of each field it names ("  training.seq_length: …"), as far as the file has it.
+absl::Status WithLocations(const absl::Status& status, const JobFile& job);
 
 // Makes every path of the spec absolute.
 void ResolvePaths(const std::string& directory, const Environment& environment,

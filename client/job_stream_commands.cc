@@ -1,13 +1,9 @@
-// jobs watch, logs, wait, checkpoint: what follows a job over time.
-#include <grpcpp/support/sync_stream.h>
-
+// jobs watch, wait, checkpoint: what follows a job over time.
 #include <memory>
 #include <optional>
 #include <string>
-#include <thread>
 #include <vector>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "client/command.h"
@@ -15,6 +11,7 @@
 #include "client/job_text.h"
 #include "client/job_watch.h"
 #include "client/live_view.h"
+#include "common/flag_range.h"
 #include "common/status_macros.h"
 
 namespace slipway::client {
@@ -26,11 +23,29 @@ constexpr absl::Duration kMetricsGrace = absl::Seconds(2);
 
 void Show(const Command& command, bool terminal, LiveView* view, BlockPainter* painter) {
   const std::vector<std::string> lines = view->TakeLines();
+  if (!command.is_table()) return;  // programs get the updates themselves
   if (terminal) {
     command.Print(painter->Paint(lines, view->Block(command.env().terminal_width())));
     return;
   }
   for (const std::string& line : lines) command.Print(absl::StrCat(line, "\n"));
+}
+
+// An update for programs; what only people care about, such as a lost connection, goes to stderr.
+void EmitUpdate(const Command& command, const WatchUpdate& update) {
+  const auto message = [&](const google::protobuf::Message& data) {
+    return command.format() == OutputFormat::kYaml ? ToJsonWithPlainSpecs(data) : ToJson(data);
+  };
+  if (const auto* seen = std::get_if<JobSeen>(&update)) {
+    command.EmitPart({{"job", message(seen->job)}});
+  } else if (const auto* event = std::get_if<EventSeen>(&update)) {
+    command.EmitPart({{"event", message(event->event)}, {"job", message(event->job)}});
+  } else if (const auto* record = std::get_if<RecordSeen>(&update)) {
+    command.EmitPart({{"record", message(record->record)}, {"dropped", record->dropped}});
+  } else if (const auto* lost = std::get_if<ConnectionLost>(&update)) {
+    command.Say(absl::StrCat("connection lost, trying again (the job goes on): ",
+                             OneLine(std::string(lost->status.message()))));
+  }
 }
 
 int ReportEnd(const Command& command, const v1::Job& job) {
@@ -81,102 +96,12 @@ absl::StatusOr<int> Wait(const Command& command, const WaitFlags& flags) {
       command.Say(absl::StrCat(job.id(), " is ", StateText(state), " and will not be ", StateText(*wanted)));
       return state == v1::JOB_STATE_SUCCEEDED ? static_cast<int>(kExitConflict) : ExitCodeOf(state);
     }
-    if (connection->interrupted()) return kExitInterrupted;
+    if (command.stopped()) return kExitInterrupted;
     if (absl::Now() > deadline) {
       return absl::DeadlineExceededError(
           absl::StrCat(job.id(), " is still ", StateText(state), " after ", flags.timeout_seconds, " s"));
     }
   }
-}
-
-struct LogFlags {
-  std::string job;
-  bool follow = false;
-  int64_t tail = 0;
-  std::optional<int> rank;
-  std::string attempt;
-};
-
-// Writes chunks of several ranks with their rank at each line's start; of one rank the bytes as they are.
-class LogWriter {
- public:
-  LogWriter(const Command& command, bool prefixed) : command_(command), prefixed_(prefixed) {}
-  void Write(int rank, const std::string& data) {
-    if (!prefixed_) return command_.Print(data);
-    std::string text;
-    if (!at_line_start_ && rank != rank_) {
-      text += "\n";
-      at_line_start_ = true;
-    }
-    rank_ = rank;
-    for (const char c : data) {
-      if (at_line_start_) absl::StrAppend(&text, "[rank ", rank, "] ");
-      at_line_start_ = c == '\n';
-      text.push_back(c);
-    }
-    command_.Print(text);
-  }
-
- private:
-  const Command& command_;
-  const bool prefixed_;
-  int rank_ = -1;
-  bool at_line_start_ = true;
-};
-
-absl::StatusOr<int64_t> EpochOf(const std::string& attempt) {
-  int64_t epoch = 0;
-  if (attempt.empty()) return 0;
-  if (attempt == "all") return -1;
-  if (!absl::SimpleAtoi(attempt, &epoch) || epoch < 1) {
-    return absl::InvalidArgumentError(absl::StrCat("--attempt ", attempt, ": expected a number from 1 on, or all"));
-  }
-  return epoch;
-}
-
-// The last line of a job comes before its state is final.
-absl::StatusOr<int> EndAfterLogs(Connection& connection, const std::string& job_id) {
-  const absl::Time deadline = absl::Now() + absl::Seconds(5);
-  while (true) {
-    SLIPWAY_ASSIGN_OR_RETURN(const v1::Job job, GetJob(connection, job_id));
-    if (IsFinal(job.state()) || job.state() == v1::JOB_STATE_PAUSED || absl::Now() > deadline)
-      return ExitCodeOf(job.state());
-    if (connection.interrupted()) return kExitInterrupted;
-    absl::SleepFor(kFrame);
-  }
-}
-
-absl::StatusOr<int> Logs(const Command& command, const LogFlags& flags) {
-  v1::StreamLogsRequest request;
-  SLIPWAY_ASSIGN_OR_RETURN(const int64_t epoch, EpochOf(flags.attempt));
-  SLIPWAY_ASSIGN_OR_RETURN(const std::unique_ptr<Connection> connection, command.Connect());
-  SLIPWAY_ASSIGN_OR_RETURN(const v1::Job job, GetJob(*connection, flags.job));
-  request.set_job(job.id());
-  request.set_epoch(epoch);
-  request.set_follow(flags.follow);
-  request.set_tail_lines(flags.tail);
-  if (flags.rank) request.set_rank(*flags.rank);
-  bool several = false;
-  for (const v1::Attempt& attempt : job.attempts()) several |= attempt.world_size() > 1;
-  LogWriter writer(command, several && !flags.rank);
-
-  grpc::ClientContext context;
-  // Ctrl-C must also end a stream that says nothing.
-  std::atomic<bool> done{false};
-  std::thread canceller([&] {
-    while (!done && !connection->interrupted()) absl::SleepFor(kFrame);
-    if (!done) context.TryCancel();
-  });
-  auto stream = connection->logs().StreamLogs(&context, request);
-  v1::StreamLogsResponse chunk;
-  while (stream->Read(&chunk)) writer.Write(chunk.rank(), chunk.data());
-  const absl::Status status = connection->Named(stream->Finish());
-  done = true;
-  canceller.join();
-  if (connection->interrupted()) return kExitInterrupted;
-  SLIPWAY_RETURN_IF_ERROR(status);
-  if (!flags.follow) return kExitOk;
-  return EndAfterLogs(*connection, job.id());
 }
 
 struct CheckpointFlags {
@@ -196,7 +121,7 @@ absl::StatusOr<int> CheckpointNow(const Command& command, const CheckpointFlags&
                  absl::StrCat(response.job().id(), "\n"));
     return kExitOk;
   }
-  while (!connection->interrupted()) {
+  while (!command.stopped()) {
     SLIPWAY_ASSIGN_OR_RETURN(const v1::Job job, GetJob(*connection, response.job().id()));
     for (const v1::Checkpoint& checkpoint : job.checkpoints()) {
       if (checkpoint.request_number() < response.request_number()) continue;
@@ -216,7 +141,8 @@ absl::StatusOr<int> CheckpointNow(const Command& command, const CheckpointFlags&
 }  // namespace
 
 absl::StatusOr<int> WatchToEnd(const Command& command, Connection& connection, const v1::Job& job, int64_t from_step) {
-  const bool terminal = command.env().out_is_terminal;
+  const bool terminal = command.env().out_is_terminal && command.is_table();
+  const bool parts = command.format() == OutputFormat::kJson || command.format() == OutputFormat::kYaml;
   LiveView view({.terminal = terminal, .color = command.color(terminal)});
   view.Apply(JobSeen{job});
   BlockPainter painter;
@@ -228,6 +154,7 @@ absl::StatusOr<int> WatchToEnd(const Command& command, Connection& connection, c
     if (update) {
       if (const auto* failed = std::get_if<WatchFailed>(&*update)) return failed->status;
       view.Apply(*update);
+      if (parts) EmitUpdate(command, *update);
     }
     // After a restart events come with the job as it is now: what is still queued is shown as well.
     const bool over = !update && IsOver(view, &ended);
@@ -236,8 +163,9 @@ absl::StatusOr<int> WatchToEnd(const Command& command, Connection& connection, c
       drawn = absl::Now();
     }
     if (over) return ReportEnd(command, view.job());
-    if (connection.interrupted()) {
+    if (command.stopped()) {
       Show(command, terminal, &view, &painter);
+      if (!command.env().interrupted()) return kExitInterrupted;
       command.Say(absl::StrCat("detached; the job goes on. Watch it again with: slipway jobs watch ", job.id()));
       return kExitInterrupted;
     }
@@ -253,33 +181,24 @@ void AddJobStreamCommands(CLI::App* jobs, Command* command) {
   CLI::App* watch = jobs->add_subcommand("watch", "Follow a job to its end; Ctrl-C leaves the job running");
   watch->add_option("job", watch_flags->job, "Id or name")->required();
   watch->add_option("--from-step", watch_flags->from_step, "Show metrics from this step on [the current one]")
+      ->check(WholeNumberIn(0))
       ->type_name("STEP");
-  command->Run(watch, [=]() -> absl::StatusOr<int> {
-    SLIPWAY_ASSIGN_OR_RETURN(const std::unique_ptr<Connection> connection, command->Connect());
-    SLIPWAY_ASSIGN_OR_RETURN(const v1::Job job, GetJob(*connection, watch_flags->job));
-    return WatchToEnd(*command, *connection, job,
-                      watch_flags->from_step >= 0 ? watch_flags->from_step : job.progress().step());
-  });
-
-  const auto log_flags = std::make_shared<LogFlags>();
-  CLI::App* logs = jobs->add_subcommand("logs", "What the workers printed");
-  logs->add_option("job", log_flags->job, "Id or name")->required();
-  logs->add_flag("-f,--follow", log_flags->follow, "Go on until the job ends");
-  logs->add_option("--tail", log_flags->tail, "Start with the last lines")
-      ->check(CLI::NonNegativeNumber)
-      ->type_name("LINES");
-  logs->add_option("--rank", log_flags->rank, "Only this rank, as it printed")
-      ->check(CLI::NonNegativeNumber)
-      ->type_name("RANK");
-  logs->add_option("--attempt", log_flags->attempt, "Attempt by number, or all [the newest]")->type_name("EPOCH");
-  command->Run(logs, [=] { return Logs(*command, *log_flags); });
+  command->Run(
+      watch,
+      [=]() -> absl::StatusOr<int> {
+        SLIPWAY_ASSIGN_OR_RETURN(const std::unique_ptr<Connection> connection, command->Connect());
+        SLIPWAY_ASSIGN_OR_RETURN(const v1::Job job, GetJob(*connection, watch_flags->job));
+        return WatchToEnd(*command, *connection, job,
+                          watch_flags->from_step >= 0 ? watch_flags->from_step : job.progress().step());
+      },
+      Outputs::kNoNames);
 
   const auto wait_flags = std::make_shared<WaitFlags>();
   CLI::App* wait = jobs->add_subcommand("wait", "Wait for a job's end or for a state");
   wait->add_option("job", wait_flags->job, "Id or name")->required();
   wait->add_option("--for", wait_flags->wanted, "State to wait for, e.g. running [any end]")->type_name("STATE");
   wait->add_option("--timeout", wait_flags->timeout_seconds, "Give up after this time")
-      ->check(CLI::PositiveNumber)
+      ->check(NumberIn({.min = 0, .max = 1e9, .exclusive_min = true}))
       ->type_name("SECONDS");
   command->Run(wait, [=] { return Wait(*command, *wait_flags); });
 

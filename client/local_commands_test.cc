@@ -7,7 +7,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/exit_code.h"
+#include "client/format.h"
 #include "common/subprocess.h"
+#include "engine/spec/yaml_tree.h"
 #include "tests/support/cli_fixture.h"
 #include "tests/support/source_dir.h"
 
@@ -31,6 +33,101 @@ TEST_F(CliTest, ComputingIsTheWorkers) {
                                      "--dtype", "bfloat16"));
   EXPECT_EQ(Run({"generate", "--model", "m"}).code, kExitUsage);
   EXPECT_EQ(Run({"generate", "--model", "m", "--prompt", "a", "--chat", "b"}).code, kExitUsage);
+}
+
+TEST_F(CliTest, NumbersOutOfRangeAreRefusedWithTheRange) {
+  WriteFile("slipway-worker", "");
+  const std::vector<std::string> generate = {"generate", "--model", "m", "--prompt", "a"};
+  const std::vector<std::string> prepare = {"data",        "prepare", "--input",         "i",
+                                            "--tokenizer", "t",       "--output-prefix", "o"};
+  struct Case {
+    std::vector<std::string> command;
+    std::string flag;
+    std::vector<std::string> bad;
+  };
+  const std::vector<Case> cases = {{generate, "--temperature", {"nan", "inf", "-1", "x"}},
+                                   {generate, "--top-p", {"nan", "0", "2", "-0.5"}},
+                                   {generate, "--max-new-tokens", {"0", "-1", "1.5", "99999999999999999999"}},
+                                   {generate, "--seed", {"-1", "1e3"}},
+                                   {{"model", "eval", "--model", "m", "--text", "a"}, "--seq-length", {"0", "nan"}},
+                                   {{"jobs", "list"}, "--request-timeout", {"0", "-1", "nan", "inf"}},
+                                   {{"jobs", "list"}, "--limit", {"0", "1000001", "nan"}},
+                                   {{"jobs", "metrics", "j"}, "--from-step", {"-1", "1.5"}},
+                                   {{"jobs", "metrics", "j"}, "--to-step", {"0", "-1"}},
+                                   {{"jobs", "metrics", "j"}, "--max-records", {"0", "10001"}},
+                                   {{"jobs", "watch", "j"}, "--from-step", {"-1", "x"}},
+                                   {{"jobs", "logs", "j"}, "--tail", {"-1", "nan"}},
+                                   {{"jobs", "logs", "j"}, "--rank", {"-1", "2147483648"}},
+                                   {{"jobs", "wait", "j"}, "--timeout", {"0", "nan", "inf"}},
+                                   {prepare, "--workers", {"0", "1025"}},
+                                   {{"data", "inspect", "d"}, "--seq-length", {"0", "-5"}},
+                                   {{"data", "inspect", "d"}, "--show", {"-1"}}};
+  for (const Case& tried : cases) {
+    for (const std::string& value : tried.bad) {
+      std::vector<std::string> arguments = tried.command;
+      arguments.insert(arguments.end(), {tried.flag, value});
+      const Ran ran = Run(arguments);
+      EXPECT_EQ(ran.code, kExitUsage) << tried.flag << " " << value;
+      EXPECT_THAT(ran.err, HasSubstr(absl::StrCat(tried.flag, ": ", value, ": expected a "))) << ran.err;
+      EXPECT_EQ(ran.out, "");
+    }
+  }
+  EXPECT_THAT(executed_, ::testing::IsEmpty());
+  EXPECT_EQ(Run({"generate", "--model", "m", "--prompt", "a", "--system", "s"}).code, kExitUsage);
+}
+
+// What the commands print for programs can be read as what it says it is, and is not the text for people.
+TEST_F(CliTest, EveryFormatThatIsTakenIsGiven) {
+  WriteFile("slipway-worker", "");
+  WriteFile("t.jsonl", "{\"text\":\"hello world\"}\n");
+  WriteFile("chat.jsonl",
+            "{\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"},{\"role\":\"assistant\",\"content\":\"Yo\"}]}\n");
+  WriteFile("a.yaml", kJobFile);
+  const std::string tokenizer = SLIPWAY_SOURCE_DIR "/tests/golden/data/tokenizers/smollm2";
+  const std::string model = SLIPWAY_SOURCE_DIR "/tests/golden/data/llama";
+  const std::vector<std::vector<std::string>> commands = {
+      {"data", "prepare", "--input", directory_ + "/t.jsonl", "--output-prefix", directory_ + "/o", "--tokenizer",
+       tokenizer},
+      {"data", "inspect", "o_text_document", "--tokenizer", tokenizer, "--show", "1"},
+      {"data", "inspect", "chat.jsonl", "--tokenizer", tokenizer, "--show", "1"},
+      {"model", "inspect", model},
+      {"spec", "explain"},
+      {"spec", "explain", "training"},
+      {"spec", "explain", "training.seq_length"},
+      {"spec", "validate", "-f", "a.yaml"},
+      {"version", "--server", "127.0.0.1:1"},
+      {"jobs", "submit", "-f", "a.yaml", "--dry-run", "--server", "127.0.0.1:1"}};
+  for (std::vector<std::string> command : commands) {
+    const std::string name = absl::StrCat(command[0], " ", command.size() > 1 ? command[1] : "");
+    command.insert(command.end(), {"-o", "json"});
+    const Ran json = Run(command);
+    EXPECT_EQ(json.code, 0) << name << json.err;
+    ASSERT_TRUE(Json::accept(json.out)) << name << ":\n" << json.out;
+    command.back() = "yaml";
+    const Ran yaml = Run(command);
+    EXPECT_EQ(yaml.code, 0) << name << yaml.err;
+    EXPECT_NE(yaml.out, json.out) << name;
+    const engine::spec::YamlTree tree = engine::spec::ParseYamlOrJson(yaml.out, "out.yaml");
+    EXPECT_THAT(tree.faults, ::testing::IsEmpty()) << name << ":\n" << yaml.out;
+    EXPECT_EQ(tree.root.entries.size(), Json::parse(json.out).size()) << name << ":\n" << yaml.out;
+  }
+  EXPECT_EQ(Json::parse(Run({"model", "inspect", model, "-o", "json"}).out)["parameters"], 84288);
+  for (const char* format : {"json", "yaml"}) {
+    EXPECT_EQ(Run({"generate", "--model", "m", "--prompt", "a", "-o", format}).code, 0);
+    EXPECT_THAT(executed_, ElementsAre(::testing::_, "generate", "--model", "m", "--prompt", "a", "--output", format));
+    EXPECT_EQ(Run({"model", "eval", "--model", "m", "--text", "a", "-o", format}).code, 0);
+    EXPECT_THAT(executed_, ::testing::IsSupersetOf({std::string("--output"), std::string(format)}));
+    EXPECT_EQ(Run({"model", "export", "--checkpoint", "c", "--out", "o", "-o", format}).code, 0);
+    EXPECT_THAT(executed_, ::testing::IsSupersetOf({std::string("--output"), std::string(format)}));
+    EXPECT_EQ(Run({"completion", "bash", "-o", format}).code, kExitUsage);
+  }
+  for (const char* command : {"generate", "version"}) {
+    std::vector<std::string> arguments = {command, "-o", "name"};
+    if (command == std::string("generate")) arguments.insert(arguments.end(), {"--model", "m", "--prompt", "a"});
+    const Ran ran = Run(arguments);
+    EXPECT_EQ(ran.code, kExitUsage) << command;
+    EXPECT_THAT(ran.err, HasSubstr("-o name: this command has no names to print"));
+  }
 }
 
 TEST_F(CliTest, ExplainsAndValidatesSpecs) {
@@ -110,6 +207,35 @@ TEST_F(CliTest, DryRunReportsOnDataAndAllFaultsAtOnce) {
       {"jobs", "submit", "-f", "a.yaml", "--dry-run", "--set", "model.preset=tiny_llama", "--server", "127.0.0.1:1"});
   EXPECT_EQ(ran.code, kExitUsage);  // M7: ids above the embedding's rows
   EXPECT_THAT(ran.err, HasSubstr("holds the token id"));
+  ran = Run({"jobs", "submit", "-f", "a.yaml", "--dry-run", "--set", "training.seq_length=0"});
+  EXPECT_THAT(ran.err, HasSubstr("the job has 1 fault:"));  // and none about data that was read with this length
+}
+
+TEST_F(CliTest, DryRunReadsChatsWithTheTemplateOfTheJob) {
+  WriteFile("c.jsonl",
+            "{\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"},{\"role\":\"assistant\",\"content\":\"Yo\"}]}\n");
+  WriteFile(
+      "a.json",
+      absl::StrCat("{\"name\": \"chat\", \"model\": {\"preset\": \"smollm2_135m\"}, \"tokenizer\": {\"path\": \"",
+                   kTokenizer,
+                   "\", \"chat_template_path\": \"t.jinja\"}, \"labels\": {\"mood\": "
+                   "\"\\ud83d\\ude00\"}, \"dataset\": {\"kind\": \"chat\", \"path\": \"c.jsonl\"}, \"optimizer\": "
+                   "{\"lr\": 1e-4}, \"training\": {\"train_iters\": 10, \"global_batch_size\": 2, "
+                   "\"seq_length\": 64}}"));
+  const std::vector<std::string> dry_run = {"jobs", "submit", "-f", "a.json", "--dry-run", "--server", "127.0.0.1:1"};
+  WriteFile("t.jinja", "{% for m in messages %}{{ m['content'] }}{% endfor %}");
+  const Ran small = Run(dry_run);
+  EXPECT_EQ(small.code, 0) << small.err;
+  WriteFile("t.jinja", "{% for m in messages %}A very long preamble. {{ m['content'] }}{% endfor %}");
+  const Ran large = Run(dry_run);
+  EXPECT_EQ(large.code, 0) << large.err;
+  EXPECT_THAT(small.out, HasSubstr("training data     1 samples of 1 lines, "));
+  EXPECT_NE(small.out, large.out);
+  WriteFile("t.jinja", "{% for %}");
+  const Ran broken = Run(dry_run);
+  EXPECT_EQ(broken.code, kExitUsage);
+  EXPECT_THAT(broken.err, HasSubstr("a.json:1:"));
+  EXPECT_THAT(broken.err, HasSubstr("tokenizer.chat_template_path = "));
 }
 
 // What bash offers after the words of a command line.

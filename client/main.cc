@@ -1,3 +1,4 @@
+#include <poll.h>
 #include <signal.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
@@ -32,6 +33,12 @@ int TerminalWidth() {
   return ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
 }
 
+// A pipe without a reader is in error, whether or not anything was written to it.
+bool ReaderGone() {
+  pollfd out = {.fd = STDOUT_FILENO, .events = 0, .revents = 0};
+  return poll(&out, 1, 0) > 0 && (out.revents & POLLERR) != 0;
+}
+
 absl::StatusOr<int> Exec(const std::vector<std::string>& argv) {
   std::vector<char*> pointers;
   for (const std::string& argument : argv) pointers.push_back(const_cast<char*>(argument.c_str()));
@@ -39,6 +46,7 @@ absl::StatusOr<int> Exec(const std::vector<std::string>& argv) {
   struct sigaction default_action {};
   default_action.sa_handler = SIG_DFL;
   sigaction(SIGINT, &default_action, nullptr);
+  sigaction(SIGPIPE, &default_action, nullptr);
   execv(pointers[0], pointers.data());
   return absl::NotFoundError(absl::StrCat("cannot run ", argv[0], ": ", std::strerror(errno)));
 }
@@ -59,6 +67,7 @@ Environment RealEnvironment() {
     if (equals != std::string::npos) env.variables[text.substr(0, equals)] = text.substr(equals + 1);
   }
   env.interrupted = [] { return interrupted.load(); };
+  env.reader_gone = ReaderGone;
   env.exec = Exec;
   return env;
 }
@@ -70,7 +79,7 @@ int main(int argc, char** argv) {
   struct sigaction action {};
   action.sa_handler = slipway::client::OnInterrupt;
   sigaction(SIGINT, &action, nullptr);
-  signal(SIGPIPE, SIG_IGN);
+  signal(SIGPIPE, SIG_IGN);  // a failed write is seen, and ends the command in its own way
   // gRPC's own log lines are not for users.
   setenv("GRPC_VERBOSITY", "NONE", /*overwrite=*/0);
   return slipway::client::RunCli(std::vector<std::string>(argv + 1, argv + argc), slipway::client::RealEnvironment());

@@ -9,6 +9,7 @@
 #include "client/command.h"
 #include "client/exit_code.h"
 #include "client/model_report.h"
+#include "common/flag_range.h"
 #include "common/posix_file_system.h"
 #include "common/status_macros.h"
 
@@ -23,6 +24,19 @@ absl::StatusOr<int> RunWorker(const Command& command, std::vector<std::string> a
         absl::StrCat(worker, " is not there: this command needs it beside the program `slipway`"));
   }
   arguments.insert(arguments.begin(), worker);
+  switch (command.format()) {
+    case OutputFormat::kTable:
+      break;
+    case OutputFormat::kJson:
+      arguments.insert(arguments.end(), {"--output", "json"});
+      break;
+    case OutputFormat::kYaml:
+      arguments.insert(arguments.end(), {"--output", "yaml"});
+      break;
+    case OutputFormat::kName:
+      arguments.insert(arguments.end(), {"--output", "name"});
+      break;
+  }
   return command.env().exec(arguments);
 }
 
@@ -40,22 +54,23 @@ struct EvalFlags {
   std::optional<int64_t> seq_length;
 };
 
+// Numbers stay as they were written: they are checked here and read by the worker.
 struct GenerateFlags {
   std::string model;
   std::optional<std::string> prompt;
   std::optional<std::string> chat;
   std::optional<std::string> system;
-  std::optional<int64_t> max_new_tokens;
-  std::optional<double> temperature;
-  std::optional<double> top_p;
-  std::optional<int64_t> seed;
+  std::optional<std::string> max_new_tokens;
+  std::optional<std::string> temperature;
+  std::optional<std::string> top_p;
+  std::optional<std::string> seed;
 };
 
 // Paths are relative to where the user stands; the worker runs there as well.
 std::vector<std::string> GenerateArguments(const GenerateFlags& flags) {
   std::vector<std::string> arguments = {"generate", "--model", flags.model};
   const auto add = [&](const char* name, const auto& value) {
-    if (value) arguments.insert(arguments.end(), {name, absl::StrCat(*value)});
+    if (value) arguments.insert(arguments.end(), {name, *value});
   };
   add("--prompt", flags.prompt);
   add("--chat", flags.chat);
@@ -67,16 +82,11 @@ std::vector<std::string> GenerateArguments(const GenerateFlags& flags) {
   return arguments;
 }
 
-absl::StatusOr<std::vector<std::string>> EvalArguments(const EvalFlags& flags, OutputFormat format) {
+std::vector<std::string> EvalArguments(const EvalFlags& flags) {
   std::vector<std::string> arguments = {"eval", "--model", flags.model};
   if (flags.data) arguments.insert(arguments.end(), {"--data", *flags.data});
   if (flags.text) arguments.insert(arguments.end(), {"--text", *flags.text});
   if (flags.seq_length) arguments.insert(arguments.end(), {"--seq-length", absl::StrCat(*flags.seq_length)});
-  if (format == OutputFormat::kJson) {
-    arguments.insert(arguments.end(), {"--output", "json"});
-  } else if (format != OutputFormat::kTable) {
-    return absl::InvalidArgumentError("model eval prints a table or -o json");
-  }
   return arguments;
 }
 
@@ -91,12 +101,10 @@ void AddEval(CLI::App* model, Command* command) {
   what->add_option("--text", flags->text, "A text; loss on every token but the first")->type_name("TEXT");
   what->require_option(1);
   eval->add_option("--seq-length", flags->seq_length, "Longer samples of --data are cut")
-      ->check(CLI::PositiveNumber)
+      ->check(WholeNumberIn(1))
       ->type_name("N");
-  command->Run(eval, [=]() -> absl::StatusOr<int> {
-    SLIPWAY_ASSIGN_OR_RETURN(std::vector<std::string> arguments, EvalArguments(*flags, command->format()));
-    return RunWorker(*command, std::move(arguments));
-  });
+  command->Run(
+      eval, [=] { return RunWorker(*command, EvalArguments(*flags)); }, Outputs::kNoNames);
 }
 
 void AddGenerate(CLI::App* app, Command* command) {
@@ -107,20 +115,22 @@ void AddGenerate(CLI::App* app, Command* command) {
       ->type_name("DIR");
   auto* text = generate->add_option_group("text", "What to answer");
   text->add_option("--prompt", flags->prompt, "Go on from this text")->type_name("TEXT");
-  text->add_option("--chat", flags->chat, "Answer this message, through the model's chat template")->type_name("TEXT");
+  CLI::Option* chat = text->add_option("--chat", flags->chat, "Answer this message, through the model's chat template");
+  chat->type_name("TEXT");
   text->require_option(1);
-  generate->add_option("--system", flags->system, "System message of --chat")->type_name("TEXT");
+  generate->add_option("--system", flags->system, "System message of --chat")->needs(chat)->type_name("TEXT");
   generate->add_option("--max-new-tokens", flags->max_new_tokens, "At most so many tokens")
-      ->check(CLI::PositiveNumber)
+      ->check(WholeNumberIn(1))
       ->type_name("N");
   generate->add_option("--temperature", flags->temperature, "0 takes the likeliest token each time")
-      ->check(CLI::NonNegativeNumber)
+      ->check(NumberIn({.min = 0}))
       ->type_name("T");
   generate->add_option("--top-p", flags->top_p, "Draw from the likeliest tokens that make up this share")
-      ->check(CLI::Range(0.0, 1.0))
+      ->check(NumberIn({.min = 0, .max = 1, .exclusive_min = true}))
       ->type_name("P");
-  generate->add_option("--seed", flags->seed, "Seed of the draws")->check(CLI::NonNegativeNumber)->type_name("SEED");
-  command->Run(generate, [=] { return RunWorker(*command, GenerateArguments(*flags)); });
+  generate->add_option("--seed", flags->seed, "Seed of the draws")->check(WholeNumberIn(0))->type_name("SEED");
+  command->Run(
+      generate, [=] { return RunWorker(*command, GenerateArguments(*flags)); }, Outputs::kNoNames);
 }
 
 }  // namespace
@@ -133,16 +143,20 @@ void AddModelCommands(CLI::App* app, Command* command) {
   CLI::App* inspect =
       model->add_subcommand("inspect", "Architecture, weights and tokenizer of a Hugging Face directory");
   inspect->add_option("directory", *directory, "Hugging Face model directory")->required()->type_name("DIR");
-  command->Run(inspect, [=]() -> absl::StatusOr<int> {
-    SLIPWAY_ASSIGN_OR_RETURN(const ModelReport report,
-                             InspectModel(AbsolutePath(*directory, command->env().working_directory, command->env())));
-    command->Print(report.text);
-    if (!report.faults.empty()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(*directory, " would not load:\n", absl::StrJoin(report.faults, "\n")));
-    }
-    return kExitOk;
-  });
+  command->Run(
+      inspect,
+      [=]() -> absl::StatusOr<int> {
+        SLIPWAY_ASSIGN_OR_RETURN(
+            const ModelReport report,
+            InspectModel(AbsolutePath(*directory, command->env().working_directory, command->env())));
+        command->EmitJson(report.json, report.text);
+        if (!report.faults.empty()) {
+          return absl::InvalidArgumentError(
+              absl::StrCat(*directory, " would not load:\n", absl::StrJoin(report.faults, "\n")));
+        }
+        return kExitOk;
+      },
+      Outputs::kNoNames);
 
   const auto flags = std::make_shared<ExportFlags>();
   CLI::App* to_hf = model->add_subcommand("export", "Write a checkpoint's weights as a Hugging Face directory");

@@ -35,14 +35,46 @@ class Lines {
   std::string text_;
 };
 
-std::string WeightSummary(const HfWeights& weights, const std::vector<std::string>& notes) {
+std::map<std::string, int64_t> TensorsByType(const HfWeights& weights) {
   std::map<std::string, int64_t> by_type;
   for (const HfTensor& tensor : weights.tensors()) ++by_type[std::string(DTypeName(tensor.stored.dtype))];
-  const std::string types = absl::StrJoin(
-      by_type, ", ", [](std::string* out, const auto& entry) { absl::StrAppend(out, entry.second, " ", entry.first); });
+  return by_type;
+}
+
+std::string WeightSummary(const HfWeights& weights, const std::vector<std::string>& notes) {
+  const std::string types = absl::StrJoin(TensorsByType(weights), ", ", [](std::string* out, const auto& entry) {
+    absl::StrAppend(out, entry.second, " ", entry.first);
+  });
   return absl::StrCat(weights.tensors().size(), " tensors (", types, "), ", FormatBytes(weights.total_bytes()), " in ",
                       weights.files().size(), weights.files().size() == 1 ? " file" : " files",
                       notes.empty() ? "" : "; ", absl::StrJoin(notes, "; "));
+}
+
+Json ArchitectureJson(const ModelArch& arch) {
+  Json json = {{"architecture", std::string(engine::arch::FamilyName(arch.family))},
+               {"parameters", engine::arch::ParameterCount(arch)},
+               {"num_layers", arch.num_layers},
+               {"hidden_size", arch.hidden_size},
+               {"ffn_hidden_size", arch.ffn_hidden_size},
+               {"num_attention_heads", arch.num_attention_heads},
+               {"num_query_groups", arch.num_query_groups},
+               {"kv_channels", arch.kv_channels},
+               {"add_qkv_bias", arch.add_qkv_bias},
+               {"qk_layernorm", arch.qk_layernorm},
+               {"vocab_size", arch.vocab_size},
+               {"untie_embeddings_and_output_weights", arch.untie_embeddings_and_output_weights},
+               {"max_position_embeddings", arch.max_position_embeddings},
+               {"rotary_base", arch.rotary_base},
+               {"rope_scaling", nullptr},
+               {"norm_epsilon", arch.norm_epsilon},
+               {"dtype", std::string(DTypeName(arch.dtype))}};
+  if (arch.rope_scaling) {
+    json["rope_scaling"] = {{"factor", arch.rope_scaling->factor},
+                            {"low_freq_factor", arch.rope_scaling->low_freq_factor},
+                            {"high_freq_factor", arch.rope_scaling->high_freq_factor},
+                            {"original_max_position_embeddings", arch.rope_scaling->original_max_position_embeddings}};
+  }
+  return json;
 }
 
 void AddArchitecture(const ModelArch& arch, Lines* lines) {
@@ -64,7 +96,9 @@ void AddArchitecture(const ModelArch& arch, Lines* lines) {
   lines->Add("dtype", std::string(DTypeName(arch.dtype)));
 }
 
-void AddTokenizer(const std::string& directory, const ModelArch& arch, Lines* lines, std::vector<std::string>* faults) {
+void AddTokenizer(const std::string& directory, const ModelArch& arch, Lines* lines, ModelReport* report) {
+  std::vector<std::string>* const faults = &report->faults;
+  report->json["tokenizer"] = nullptr;
   const auto tokenizer = Tokenizer::Load(directory);
   if (absl::IsNotFound(tokenizer.status())) return lines->Add("tokenizer", "none (no tokenizer.json)");
   if (!tokenizer.ok()) {
@@ -74,6 +108,9 @@ void AddTokenizer(const std::string& directory, const ModelArch& arch, Lines* li
   lines->Add("tokenizer", absl::StrCat((*tokenizer)->vocab_size(), " ids, ",
                                        (*tokenizer)->has_chat_template() ? "with" : "without", " a chat template"));
   for (const std::string& line : SpecialTokenLines(**tokenizer)) lines->Add("", line);
+  report->json["tokenizer"] = {{"vocab_size", (*tokenizer)->vocab_size()},
+                               {"has_chat_template", (*tokenizer)->has_chat_template()},
+                               {"special_tokens", SpecialTokensJson(**tokenizer)}};
   if ((*tokenizer)->vocab_size() > arch.vocab_size) {
     faults->push_back(absl::StrCat("the tokenizer has ", (*tokenizer)->vocab_size(), " ids, more than the ",
                                    arch.vocab_size, " rows of the embedding"));
@@ -82,14 +119,27 @@ void AddTokenizer(const std::string& directory, const ModelArch& arch, Lines* li
 
 }  // namespace
 
-std::vector<std::string> WeightFaults(const std::string& directory, const ModelArch& arch, std::string* summary) {
+WeightReport InspectWeights(const std::string& directory, const ModelArch& arch) {
+  WeightReport report;
   PosixFileSystem files;
   const absl::StatusOr<HfWeights> weights = HfWeights::Open(files, directory);
-  if (!weights.ok()) return {std::string(weights.status().message())};
+  if (!weights.ok()) {
+    report.faults.emplace_back(weights.status().message());
+    return report;
+  }
   absl::StatusOr<HfModelFindings> findings = engine::format::CheckHfModel(*weights, arch);
-  if (!findings.ok()) return {std::string(findings.status().message())};
-  *summary = WeightSummary(*weights, findings->notes);
-  return std::move(findings->faults);
+  if (!findings.ok()) {
+    report.faults.emplace_back(findings.status().message());
+    return report;
+  }
+  report.summary = WeightSummary(*weights, findings->notes);
+  report.json = {{"tensors", weights->tensors().size()},
+                 {"tensors_by_type", TensorsByType(*weights)},
+                 {"bytes", weights->total_bytes()},
+                 {"files", weights->files()},
+                 {"notes", findings->notes}};
+  report.faults = std::move(findings->faults);
+  return report;
 }
 
 std::vector<std::string> SpecialTokenLines(const Tokenizer& tokenizer) {
@@ -103,16 +153,26 @@ std::vector<std::string> SpecialTokenLines(const Tokenizer& tokenizer) {
   return lines;
 }
 
+Json SpecialTokensJson(const Tokenizer& tokenizer) {
+  const auto token = [](const std::optional<engine::tokenizer::SpecialToken>& special) {
+    return special ? Json{{"id", special->id}, {"text", special->text}} : Json(nullptr);
+  };
+  return {{"bos", token(tokenizer.bos())}, {"eos", token(tokenizer.eos())}, {"pad", token(tokenizer.pad())}};
+}
+
 absl::StatusOr<ModelReport> InspectModel(const std::string& directory) {
   SLIPWAY_ASSIGN_OR_RETURN(const ModelArch arch, engine::arch::ReadHfConfig(JoinPath(directory, "config.json")));
   ModelReport report;
   Lines lines;
   AddArchitecture(arch, &lines);
-  std::string summary;
-  report.faults = WeightFaults(directory, arch, &summary);
-  if (!summary.empty()) lines.Add("weights", summary);
-  AddTokenizer(directory, arch, &lines, &report.faults);
+  report.json = ArchitectureJson(arch);
+  WeightReport weights = InspectWeights(directory, arch);
+  if (!weights.summary.empty()) lines.Add("weights", weights.summary);
+  report.json["weights"] = std::move(weights.json);
+  report.faults = std::move(weights.faults);
+  AddTokenizer(directory, arch, &lines, &report);
   report.text = lines.Take();
+  report.json["faults"] = report.faults;
   return report;
 }
 

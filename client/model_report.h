@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "client/format.h"
 #include "engine/arch/model_arch.h"
 #include "engine/tokenizer/tokenizer.h"
 
@@ -14,6 +15,7 @@ namespace slipway::client {
 
 struct ModelReport {
   std::string text;                 // aligned lines
+  Json json;                        // the same, and the faults
   std::vector<std::string> faults;  // why it would not load, one a line
 };
 
@@ -22,12 +24,18 @@ struct ModelReport {
 // rows) is a fault.
 absl::StatusOr<ModelReport> InspectModel(const std::string& directory);
 
-// The weights' part of that: every fault, and a line about what is there.
-std::vector<std::string> WeightFaults(const std::string& directory, const engine::arch::ModelArch& arch,
-                                      std::string* summary);
+// The weights' part of that: every fault, and what is there.
+struct WeightReport {
+  std::string summary;  // one line; empty when they cannot be read
+  Json json;            // null then
+  std::vector<std::string> faults;
+};
+WeightReport InspectWeights(const std::string& directory, const engine::arch::ModelArch& arch);
 
 // "BOS 1 <|im_start|>", "EOS 2 <|im_end|>", "PAD none".
 std::vector<std::string> SpecialTokenLines(const engine::tokenizer::Tokenizer& tokenizer);
+// {"bos": {"id": 1, "text": "<|im_start|>"}, "eos": …, "pad": null}.
+Json SpecialTokensJson(const engine::tokenizer::Tokenizer& tokenizer);
 
 }  // namespace slipway::client
 

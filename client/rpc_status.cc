@@ -2,7 +2,6 @@
 
 #include <string>
 
-#include "absl/strings/cord.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
@@ -12,13 +11,6 @@
 namespace slipway::client {
 namespace {
 
-constexpr char kFaultsPayload[] = "slipway/bad-request";
-
-// "spec.training.seed" is training.seed of a job file.
-std::string FieldOf(const google::rpc::BadRequest::FieldViolation& violation) {
-  return std::string(absl::StripPrefix(absl::StripPrefix(violation.field(), "spec."), "spec_patch."));
-}
-
 void AppendDetail(const google::protobuf::Any& any, std::string* message) {
   google::rpc::BadRequest bad_request;
   google::rpc::PreconditionFailure precondition;
@@ -27,7 +19,7 @@ void AppendDetail(const google::protobuf::Any& any, std::string* message) {
     for (const auto& violation : bad_request.field_violations()) {
       // A single fault is usually the summary itself.
       if (bad_request.field_violations_size() == 1 && absl::StrContains(*message, violation.description())) continue;
-      const std::string field = FieldOf(violation);
+      const absl::string_view field = absl::StripPrefix(absl::StripPrefix(violation.field(), "spec."), "spec_patch.");
       absl::StrAppend(message, "\n  ", field, field.empty() ? "" : ": ", violation.description());
     }
   } else if (any.UnpackTo(&precondition)) {
@@ -54,22 +46,7 @@ absl::Status FromGrpc(const grpc::Status& status) {
   const google::rpc::Status details = DetailsOf(status);
   for (const google::protobuf::Any& any : details.details()) AppendDetail(any, &message);
   if (message.empty()) message = "the server gave no reason";
-  absl::Status result(static_cast<absl::StatusCode>(status.error_code()), message);
-  for (const google::protobuf::Any& any : details.details()) {
-    if (any.Is<google::rpc::BadRequest>()) result.SetPayload(kFaultsPayload, absl::Cord(any.value()));
-  }
-  return result;
-}
-
-engine::spec::SpecFaults FaultsOf(const absl::Status& status) {
-  engine::spec::SpecFaults faults;
-  google::rpc::BadRequest bad_request;
-  const auto payload = status.GetPayload(kFaultsPayload);
-  if (!payload.has_value() || !bad_request.ParseFromString(std::string(*payload))) return faults;
-  for (const auto& violation : bad_request.field_violations()) {
-    faults.push_back({.path = FieldOf(violation), .message = violation.description()});
-  }
-  return faults;
+  return absl::Status(static_cast<absl::StatusCode>(status.error_code()), message);
 }
 
 absl::Duration RetryDelay(const grpc::Status& status) {

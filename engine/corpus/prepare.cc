@@ -73,6 +73,9 @@ class Preparation {
     SLIPWAY_ASSIGN_OR_RETURN(JsonlReader reader, JsonlReader::Open(files_, options_.input));
     absl::Status status = OpenWriters();
     if (status.ok()) status = ReadAll(reader);
+    if (status.ok() && report_.lines == report_.skipped) {
+      status = absl::InvalidArgumentError(StrCat(options_.input, " has no document", WhyNone()));
+    }
     for (format::IndexedDatasetWriter& writer : writers_) {
       if (status.ok()) status = writer.Finish();
     }
@@ -95,6 +98,12 @@ class Preparation {
           StrCat(tokenizer_.directory(), " names no eos_token to put behind each document"));
     }
     return absl::OkStatus();
+  }
+
+  std::string WhyNone() const {
+    if (report_.lines == 0) return ": there is no line in it";
+    const DroppedLine& first = report_.skipped_lines.front();
+    return StrCat(": all of its ", report_.lines, " lines were left out; line ", first.line, ": ", first.reason);
   }
 
   absl::Status OpenWriters() {

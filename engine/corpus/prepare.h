@@ -53,7 +53,8 @@ struct PrepareReport {
 
 // A value that is a list of texts is a document of several sequences. Order is kept whatever the number of workers;
 // memory does not grow with the file, but for 12 bytes a sequence and 8 a document. InvalidArgument naming file, line
-// and key for bad input. After any error no output's index is left. Thread-safe for different outputs.
+// and key for bad input, and for a file without any document. After any error no output's index is left. Thread-safe
+// for different outputs.
 absl::StatusOr<PrepareReport> PrepareIndexedDatasets(FileSystem& files, const tokenizer::Tokenizer& tokenizer,
                                                      const PrepareOptions& options);
 

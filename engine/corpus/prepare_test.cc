@@ -109,6 +109,20 @@ TEST_F(Prepare, BadLinesEndTheRunOrAreCounted) {
   }
 }
 
+TEST_F(Prepare, AFileWithoutADocumentIsAMistake) {
+  for (const bool skip : {false, true}) {
+    options_.skip_bad_lines = skip;
+    EXPECT_THAT(Run(" \n\n"), StatusIs(absl::StatusCode::kInvalidArgument,
+                                       AllOf(HasSubstr("in.jsonl has no document"), HasSubstr("no line in it"))));
+    EXPECT_FALSE(*files_.Exists(directory_.Path("out_text_document.idx")));
+  }
+  EXPECT_THAT(Run("{\"title\":\"x\"}\n{}\n"),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("all of its 2 lines were left out; line 1: there is no \"text\"")));
+  ASSERT_OK_AND_ASSIGN(const PrepareReport report, Run("{\"text\":\"\"}\n"));
+  EXPECT_EQ(report.outputs[0].empty_documents, 1);
+}
+
 TEST_F(Prepare, OptionsAreChecked) {
   options_.json_keys = {};
   EXPECT_THAT(Run("{}"), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("no JSON key")));

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <string>
@@ -24,7 +25,9 @@ __extension__ using Wide = __int128;
 
 class Faults {
  public:
-  explicit Faults(SpecFaults* out) : out_(out) {}
+  Faults(const WrongFields& wrong, SpecFaults* out) : wrong_(wrong), out_(out) {}
+  // A rule over these fields says something.
+  bool Sound(std::initializer_list<std::string_view> paths) const { return wrong_.Sound(paths); }
   void Add(std::string path, std::string value, std::string message) {
     out_->push_back({.path = std::move(path), .value = std::move(value), .message = std::move(message)});
   }
@@ -32,8 +35,12 @@ class Faults {
   void AddNumber(std::string path, double value, std::string message) {
     Add(std::move(path), DoubleText(value), std::move(message));
   }
+  void AddNumber(std::string path, int64_t value, std::string message) {
+    Add(std::move(path), StrCat(value), std::move(message));
+  }
 
  private:
+  const WrongFields& wrong_;
   SpecFaults* out_;
 };
 
@@ -80,7 +87,7 @@ std::vector<double> SplitShares(std::string_view text) {
 }
 
 void CheckChat(const v1::TrainingSpec& spec, Faults* faults) {
-  if (!spec.tokenizer().has_path()) {
+  if (!spec.tokenizer().has_path() && faults->Sound({"tokenizer.path", "model.hf_path"})) {
     faults->Add("tokenizer.path", "is required for chat data when model.hf_path is not given");
   }
   RefuseUnlessDefault(spec, "dataset.split", "only for indexed data; give dataset.validation_path", faults);
@@ -89,7 +96,7 @@ void CheckChat(const v1::TrainingSpec& spec, Faults* faults) {
 
 void CheckIndexed(const v1::TrainingSpec& spec, Faults* faults) {
   const v1::DatasetSpec& dataset = spec.dataset();
-  if (SplitShares(dataset.split()).empty()) {
+  if (faults->Sound({"dataset.split"}) && SplitShares(dataset.split()).empty()) {
     faults->Add("dataset.split", dataset.split(), "must be up to three shares that are not all 0, such as 969,30,1");
   }
   RefuseUnlessDefault(spec, "dataset.overlong", "only for chat data", faults);
@@ -97,9 +104,10 @@ void CheckIndexed(const v1::TrainingSpec& spec, Faults* faults) {
 
 void CheckSampleOrder(const v1::TrainingSpec& spec, Faults* faults) {
   const v1::DatasetSpec& dataset = spec.dataset();
+  if (!faults->Sound({"dataset.sample_order", "dataset.requested_samples", "dataset.shuffle"})) return;
   if (dataset.sample_order() != "megatron") {
     if (dataset.has_requested_samples()) {
-      faults->AddNumber("dataset.requested_samples", static_cast<double>(dataset.requested_samples()),
+      faults->AddNumber("dataset.requested_samples", dataset.requested_samples(),
                         "only for dataset.sample_order megatron");
     }
     return;
@@ -110,8 +118,9 @@ void CheckSampleOrder(const v1::TrainingSpec& spec, Faults* faults) {
   }
   if (!dataset.shuffle()) faults->Add("dataset.shuffle", "false", "only for dataset.sample_order epoch");
   const Wide needed = static_cast<Wide>(spec.training().train_iters()) * spec.training().global_batch_size();
+  if (!faults->Sound({"training.train_iters", "training.global_batch_size"})) return;
   if (dataset.has_requested_samples() && needed > dataset.requested_samples()) {
-    faults->AddNumber("training.train_iters", static_cast<double>(spec.training().train_iters()),
+    faults->AddNumber("training.train_iters", spec.training().train_iters(),
                       StrCat("times training.global_batch_size = ", spec.training().global_batch_size(),
                              " is more than the dataset.requested_samples = ", dataset.requested_samples(),
                              " that the order was built for"));
@@ -121,6 +130,7 @@ void CheckSampleOrder(const v1::TrainingSpec& spec, Faults* faults) {
 void CheckEvaluation(const v1::TrainingSpec& spec, Faults* faults) {
   const v1::DatasetSpec& dataset = spec.dataset();
   if (spec.validation().eval_interval() == 0) return;
+  if (!faults->Sound({"validation.eval_interval", "dataset.validation_path", "dataset.split"})) return;
   if (dataset.kind() == "chat" && !dataset.has_validation_path()) {
     faults->Add("dataset.validation_path",
                 StrCat("is required when validation.eval_interval = ", spec.validation().eval_interval()));
@@ -134,6 +144,7 @@ void CheckEvaluation(const v1::TrainingSpec& spec, Faults* faults) {
 }
 
 void CheckWarmup(const v1::SchedulerSpec& scheduler, Faults* faults) {
+  if (!faults->Sound({"scheduler.lr_warmup_iters", "scheduler.lr_warmup_fraction"})) return;
   if (scheduler.has_lr_warmup_iters() && scheduler.has_lr_warmup_fraction()) {
     faults->AddNumber("scheduler.lr_warmup_fraction", scheduler.lr_warmup_fraction(),
                       StrCat("give either it or scheduler.lr_warmup_iters = ", scheduler.lr_warmup_iters()));
@@ -143,24 +154,27 @@ void CheckWarmup(const v1::SchedulerSpec& scheduler, Faults* faults) {
     faults->AddNumber("scheduler.lr_warmup_fraction", scheduler.lr_warmup_fraction(),
                       "must be below 1: warm-up ends before decay does");
   }
+  if (!faults->Sound({"scheduler.lr_decay_iters", "training.train_iters"})) return;
   if (scheduler.lr_warmup_iters() > 0 && scheduler.has_lr_decay_iters() &&
       scheduler.lr_warmup_iters() >= scheduler.lr_decay_iters()) {
-    faults->AddNumber("scheduler.lr_warmup_iters", static_cast<double>(scheduler.lr_warmup_iters()),
+    faults->AddNumber("scheduler.lr_warmup_iters", scheduler.lr_warmup_iters(),
                       StrCat("must be below scheduler.lr_decay_iters = ", scheduler.lr_decay_iters()));
   }
 }
 
 void CheckAnnealing(const v1::SchedulerSpec& scheduler, Faults* faults) {
+  if (!faults->Sound({"scheduler.lr_decay_style", "scheduler.lr_wsd_decay_iters"})) return;
   const bool is_wsd = scheduler.lr_decay_style() == "WSD";
   if (is_wsd && !scheduler.has_lr_wsd_decay_iters()) {
     faults->Add("scheduler.lr_wsd_decay_iters", "is required for scheduler.lr_decay_style WSD");
   }
   if (!scheduler.has_lr_wsd_decay_iters()) return;
-  const auto iters = static_cast<double>(scheduler.lr_wsd_decay_iters());
+  const int64_t iters = scheduler.lr_wsd_decay_iters();
   if (!is_wsd) {
     faults->AddNumber("scheduler.lr_wsd_decay_iters", iters,
                       StrCat("only for scheduler.lr_decay_style WSD, and it is ", scheduler.lr_decay_style()));
-  } else if (scheduler.has_lr_decay_iters() && scheduler.lr_wsd_decay_iters() > scheduler.lr_decay_iters()) {
+  } else if (scheduler.has_lr_decay_iters() && scheduler.lr_wsd_decay_iters() > scheduler.lr_decay_iters() &&
+             faults->Sound({"scheduler.lr_decay_iters", "training.train_iters"})) {
     faults->AddNumber("scheduler.lr_wsd_decay_iters", iters,
                       StrCat("must be at most scheduler.lr_decay_iters = ", scheduler.lr_decay_iters()));
   }
@@ -168,15 +182,27 @@ void CheckAnnealing(const v1::SchedulerSpec& scheduler, Faults* faults) {
 
 void CheckSupported(const v1::ParallelismSpec& sizes, Faults* faults) {
   const auto check = [&](std::string path, int size, int max) {
-    if (size > max) faults->AddNumber(std::move(path), size, StrCat("not supported by this version; must be ", max));
+    if (size > max)
+      faults->AddNumber(std::move(path), int64_t{size}, StrCat("not supported by this version; must be ", max));
   };
   check("parallelism.context_parallel_size", sizes.context_parallel_size(), kMaxContextParallelSize);
 }
 
 }  // namespace
 
-void CheckModel(const v1::TrainingSpec& spec, const ValidateOptions& options, SpecFaults* out) {
-  Faults faults(out);
+bool WrongFields::Sound(std::initializer_list<std::string_view> paths) const {
+  const auto is_in = [](std::string_view path, std::string_view section) {
+    return path == section || (path.starts_with(section) && path[section.size()] == '.');
+  };
+  return std::none_of(paths_.begin(), paths_.end(), [&](const std::string& wrong) {
+    return std::any_of(paths.begin(), paths.end(),
+                       [&](std::string_view path) { return is_in(path, wrong) || is_in(wrong, path); });
+  });
+}
+
+void CheckModel(const v1::TrainingSpec& spec, const ValidateOptions& options, const WrongFields& wrong,
+                SpecFaults* out) {
+  Faults faults(wrong, out);
   const v1::ModelSpec& model = spec.model();
   const std::vector<std::string> explicit_fields = ArchitectureFieldsOf(spec);
   if (model.has_hf_path() && model.has_preset()) {
@@ -185,7 +211,8 @@ void CheckModel(const v1::TrainingSpec& spec, const ValidateOptions& options, Sp
     faults.Add(explicit_fields.front(),
                StrCat("the architecture comes from model.hf_path; leave out ", absl::StrJoin(explicit_fields, ", ")));
   } else if (!model.has_hf_path() && !model.has_preset() && explicit_fields.empty()) {
-    faults.Add("model", "give one of hf_path, preset, or explicit fields (architecture, num_layers, …)");
+    if (faults.Sound({"model"}))
+      faults.Add("model", "give one of hf_path, preset, or explicit fields (architecture, num_layers, …)");
   } else if (model.has_preset()) {
     if (const auto preset = arch::FindPreset(model.preset()); !preset.ok()) {
       faults.Add("model.preset", model.preset(), std::string(preset.status().message()));
@@ -194,7 +221,8 @@ void CheckModel(const v1::TrainingSpec& spec, const ValidateOptions& options, Sp
     for (const std::string_view name :
          {"architecture", "num_layers", "hidden_size", "num_attention_heads", "ffn_hidden_size", "vocab_size"}) {
       const FieldPath field = *FindField(StrCat("model.", name));
-      if (!HasValue(spec, field)) faults.Add(field.path, "is required with explicit fields");
+      if (!HasValue(spec, field) && faults.Sound({field.path, "model.hf_path", "model.preset"}))
+        faults.Add(field.path, "is required with explicit fields");
     }
   }
   if (model.random_init() && model.has_pretrained_checkpoint()) {
@@ -202,11 +230,13 @@ void CheckModel(const v1::TrainingSpec& spec, const ValidateOptions& options, Sp
   }
   // Faults of single fields come first; those of the whole only make sense on top of sound fields.
   const std::optional<arch::ModelArch> made = options.arch ? options.arch : ArchFromFields(model);
-  if (made && out->empty()) AppendFaults(arch::Validate(*made), out);
+  const bool positions_known = model.has_max_position_embeddings() || faults.Sound({"training.seq_length"});
+  if (made && out->empty() && positions_known && faults.Sound({"model"})) AppendFaults(arch::Validate(*made), out);
 }
 
-void CheckData(const v1::TrainingSpec& spec, SpecFaults* out) {
-  Faults faults(out);
+void CheckData(const v1::TrainingSpec& spec, const WrongFields& wrong, SpecFaults* out) {
+  Faults faults(wrong, out);
+  if (!faults.Sound({"dataset.kind"})) return;  // all of it depends on the kind
   const v1::DatasetSpec& dataset = spec.dataset();
   const bool is_mock = dataset.kind() == "mock";
   if (dataset.kind() == "chat") CheckChat(spec, &faults);
@@ -225,14 +255,15 @@ void CheckData(const v1::TrainingSpec& spec, SpecFaults* out) {
   CheckEvaluation(spec, &faults);
 }
 
-void CheckSchedule(const v1::TrainingSpec& spec, SpecFaults* out) {
-  Faults faults(out);
+void CheckSchedule(const v1::TrainingSpec& spec, const WrongFields& wrong, SpecFaults* out) {
+  Faults faults(wrong, out);
   const v1::OptimizerSpec& optimizer = spec.optimizer();
-  if (optimizer.has_lr() && optimizer.min_lr() > optimizer.lr()) {
+  const bool lr_known = optimizer.has_lr() && faults.Sound({"optimizer.lr"});
+  if (lr_known && optimizer.min_lr() > optimizer.lr()) {
     faults.AddNumber("optimizer.min_lr", optimizer.min_lr(),
                      StrCat("must be at most optimizer.lr = ", DoubleText(optimizer.lr())));
   }
-  if (optimizer.has_lr() && spec.scheduler().lr_warmup_init() > optimizer.lr()) {
+  if (lr_known && spec.scheduler().lr_warmup_init() > optimizer.lr()) {
     faults.AddNumber("scheduler.lr_warmup_init", spec.scheduler().lr_warmup_init(),
                      StrCat("must be at most optimizer.lr = ", DoubleText(optimizer.lr())));
   }
@@ -243,15 +274,18 @@ void CheckSchedule(const v1::TrainingSpec& spec, SpecFaults* out) {
   const v1::TrainSpec& training = spec.training();
   const Wide samples = static_cast<Wide>(training.train_iters()) * training.global_batch_size();
   if (training.train_iters() > 0 && training.global_batch_size() > 0 &&
+      faults.Sound({"training.train_iters", "training.global_batch_size", "training.seq_length"}) &&
       (samples > kMaxTokens || samples * training.seq_length() > kMaxTokens)) {
-    faults.AddNumber("training.train_iters", static_cast<double>(training.train_iters()),
+    faults.AddNumber("training.train_iters", training.train_iters(),
                      StrCat("times training.global_batch_size = ", training.global_batch_size(),
                             " times training.seq_length = ", training.seq_length(), " is above 2^62 tokens"));
   }
 }
 
-void CheckLayout(const v1::TrainingSpec& spec, const ValidateOptions& options, SpecFaults* out) {
-  Faults faults(out);
+void CheckLayout(const v1::TrainingSpec& spec, const ValidateOptions& options, const WrongFields& wrong,
+                 SpecFaults* out) {
+  Faults faults(wrong, out);
+  if (!faults.Sound({"parallelism"})) return;
   const v1::ParallelismSpec& sizes = spec.parallelism();
   CheckSupported(sizes, &faults);
   const Wide world = static_cast<Wide>(sizes.data_parallel_size()) * sizes.tensor_model_parallel_size() *
@@ -262,7 +296,7 @@ void CheckLayout(const v1::TrainingSpec& spec, const ValidateOptions& options, S
   }
   topology::MeshFacts facts;
   const std::optional<arch::ModelArch> made = options.arch ? options.arch : ArchFromFields(spec.model());
-  if (made && arch::Validate(*made).empty()) {
+  if (made && faults.Sound({"model"}) && arch::Validate(*made).empty()) {
     facts.num_layers = made->num_layers;
     facts.hidden_size = made->hidden_size;
     facts.ffn_hidden_size = made->ffn_hidden_size;
@@ -271,9 +305,11 @@ void CheckLayout(const v1::TrainingSpec& spec, const ValidateOptions& options, S
     facts.kv_channels = made->kv_channels;
     facts.max_position_embeddings = made->max_position_embeddings;
   }
-  facts.seq_length = spec.training().seq_length();
-  facts.micro_batch_size = spec.training().micro_batch_size();
-  facts.global_batch_size = spec.training().global_batch_size();
+  if (faults.Sound({"training.seq_length"})) facts.seq_length = spec.training().seq_length();
+  if (faults.Sound({"training.micro_batch_size", "training.global_batch_size"})) {
+    facts.micro_batch_size = spec.training().micro_batch_size();
+    facts.global_batch_size = spec.training().global_batch_size();
+  }
   const topology::MeshSizes mesh{.tp = sizes.tensor_model_parallel_size(),
                                  .cp = sizes.context_parallel_size(),
                                  .dp = sizes.data_parallel_size(),

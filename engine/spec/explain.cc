@@ -10,6 +10,7 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "common/status_macros.h"
 #include "common/str_cat.h"
 #include "engine/spec/spec_fields.h"
 #include "engine/spec/spec_proto_source.h"
@@ -156,6 +157,39 @@ std::string ExplainSection(const Descriptor* section, const std::string& path) {
   return text;
 }
 
+// Keys that do not apply to the field are left out.
+nlohmann::ordered_json FieldJson(const FieldDescriptor* field, const std::string& path) {
+  const v1::FieldMeta& meta = MetaOf(field);
+  nlohmann::ordered_json json = {{"path", path}, {"type", TypeText(field)}};
+  if (!meta.unit().empty()) json["unit"] = meta.unit();
+  json["description"] = CommentOf(field);
+  if (IsSection(field)) return json;
+  json["required"] = meta.required();
+  if (!meta.default_value().empty()) json["default"] = meta.default_value();
+  for (const std::string& choice : meta.choices()) json["choices"].push_back(choice);
+  if (meta.has_min()) json[meta.exclusive_min() ? "above" : "min"] = meta.min();
+  if (meta.has_max()) json["max"] = meta.max();
+  json["on_resume"] = ResumeText(field);
+  return json;
+}
+
+nlohmann::ordered_json SectionJson(const Descriptor* section, const std::string& path) {
+  nlohmann::ordered_json json = {{"path", path}, {"type", "section"}, {"description", CommentOf(section)}};
+  json["fields"] = nlohmann::ordered_json::array();
+  for (int i = 0; i < section->field_count(); ++i) {
+    const FieldDescriptor* field = section->field(i);
+    json["fields"].push_back(FieldJson(field, path.empty() ? field->name() : StrCat(path, ".", field->name())));
+  }
+  return json;
+}
+
+// NotFound names the path.
+absl::StatusOr<FieldPath> Found(std::string_view path) {
+  absl::StatusOr<FieldPath> field = FindField(path);
+  if (!field.ok()) return absl::NotFoundError(StrCat(path, ": ", field.status().message()));
+  return field;
+}
+
 std::string Cell(std::string_view text) { return absl::StrReplaceAll(ToAbsl(text), {{"|", "\\|"}, {"<", "&lt;"}}); }
 
 void MarkdownSection(const Descriptor* section, const std::string& path, std::string* out) {
@@ -190,10 +224,16 @@ void MarkdownSection(const Descriptor* section, const std::string& path, std::st
 
 absl::StatusOr<std::string> Explain(std::string_view path) {
   if (path.empty()) return ExplainSection(v1::TrainingSpec::descriptor(), "");
-  auto field = FindField(path);
-  if (!field.ok()) return absl::NotFoundError(StrCat(path, ": ", field.status().message()));
-  if (IsSection(field->field())) return ExplainSection(field->field()->message_type(), field->path);
-  return ExplainField(*field);
+  SLIPWAY_ASSIGN_OR_RETURN(const FieldPath field, Found(path));
+  if (IsSection(field.field())) return ExplainSection(field.field()->message_type(), field.path);
+  return ExplainField(field);
+}
+
+absl::StatusOr<nlohmann::ordered_json> ExplainJson(std::string_view path) {
+  if (path.empty()) return SectionJson(v1::TrainingSpec::descriptor(), "");
+  SLIPWAY_ASSIGN_OR_RETURN(const FieldPath field, Found(path));
+  if (IsSection(field.field())) return SectionJson(field.field()->message_type(), field.path);
+  return FieldJson(field.field(), field.path);
 }
 
 std::string ConfigurationMarkdown() {

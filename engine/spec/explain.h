@@ -3,6 +3,7 @@
 #ifndef SLIPWAY_ENGINE_SPEC_EXPLAIN_H_
 #define SLIPWAY_ENGINE_SPEC_EXPLAIN_H_
 
+#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 
@@ -13,6 +14,9 @@ namespace slipway::engine::spec {
 // Text for a terminal: of one field ("training.seq_length"), of a section and its fields ("training"), or of everything
 // (""). NotFound with the nearest key.
 absl::StatusOr<std::string> Explain(std::string_view path);
+
+// The same for programs: {"path", "type", "default", …}, and for a section {"path", "type": "section", "fields": […]}.
+absl::StatusOr<nlohmann::ordered_json> ExplainJson(std::string_view path);
 
 // docs/configuration.md.
 std::string ConfigurationMarkdown();

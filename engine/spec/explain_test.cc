@@ -30,6 +30,22 @@ TEST(ExplainTest, AField) {
             "  on resume: fixed: a change is refused\n");
 }
 
+TEST(ExplainTest, ForPrograms) {
+  ASSERT_OK_AND_ASSIGN(const auto field, ExplainJson("training.seq_length"));
+  EXPECT_EQ(
+      field.dump(),
+      R"({"path":"training.seq_length","type":"whole number","unit":"tokens","description":"Tokens of one sample.",)"
+      R"("required":true,"min":1.0,"on_resume":"fixed"})");
+  ASSERT_OK_AND_ASSIGN(const auto section, ExplainJson("parallelism"));
+  EXPECT_EQ(section["fields"][0]["path"], "parallelism.data_parallel_size");
+  ASSERT_OK_AND_ASSIGN(const auto device, ExplainJson("parallelism.device"));
+  EXPECT_EQ(device["choices"].dump(), R"(["auto","cpu","cuda"])");
+  EXPECT_EQ(device["default"], "auto");
+  ASSERT_OK_AND_ASSIGN(const auto top, ExplainJson(""));
+  EXPECT_GT(top["fields"].size(), 10u);
+  EXPECT_EQ(ExplainJson("training.seqlength").status(), Explain("training.seqlength").status());
+}
+
 TEST(ExplainTest, ASectionAndTheTop) {
   ASSERT_OK_AND_ASSIGN(const std::string section, Explain("scheduler"));
   EXPECT_THAT(section, HasSubstr("Step k, counted from 1, trains with lr(k − 1)."));

@@ -106,4 +106,26 @@ std::string PlanText(const Plan& plan) {
   return text;
 }
 
+nlohmann::ordered_json PlanJson(const Plan& plan) {
+  nlohmann::ordered_json json = {{"world_size", plan.world_size},
+                                 {"data_parallel_size", plan.mesh.dp},
+                                 {"tensor_model_parallel_size", plan.mesh.tp},
+                                 {"pipeline_model_parallel_size", plan.mesh.pp},
+                                 {"context_parallel_size", plan.mesh.cp},
+                                 {"layers_by_stage", plan.layers_by_stage},
+                                 {"micro_batches_per_step", plan.micro_batches_per_step},
+                                 {"tokens_per_step", plan.tokens_per_step},
+                                 {"steps", plan.steps},
+                                 {"samples", plan.samples},
+                                 {"parameters", plan.parameters},
+                                 {"flop_per_step", plan.flops_per_step}};
+  const arch::MemoryEstimate& memory = plan.memory;
+  json["memory_of_a_rank"] = {{"total", memory.Total()},           {"weights", memory.weights},
+                              {"gradients", memory.gradients},     {"optimizer", memory.optimizer},
+                              {"activations", memory.activations}, {"logits", memory.logits}};
+  json["checkpoint_bytes"] = plan.checkpoint_bytes;
+  json["checkpoints_kept_bytes"] = plan.checkpoints_kept_bytes;
+  return json;
+}
+
 }  // namespace slipway::engine::spec

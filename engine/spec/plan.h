@@ -4,6 +4,7 @@
 #define SLIPWAY_ENGINE_SPEC_PLAN_H_
 
 #include <cstdint>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -37,6 +38,8 @@ absl::StatusOr<Plan> MakePlan(const v1::TrainingSpec& resolved, const arch::Mode
 
 // Aligned lines for a terminal.
 std::string PlanText(const Plan& plan);
+// The same for programs, in bytes and FLOP.
+nlohmann::ordered_json PlanJson(const Plan& plan);
 
 }  // namespace slipway::engine::spec
 

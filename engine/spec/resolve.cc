@@ -61,14 +61,15 @@ void FillFromPreset(v1::ModelSpec* model) {
 
 void FillExplicitModel(const v1::TrainSpec& training, v1::ModelSpec* model) {
   const bool is_llama = model->architecture() == "llama";
-  if (!model->has_num_query_groups() && model->has_num_attention_heads()) {
+  // Nothing follows from a value that is itself wrong.
+  if (!model->has_num_query_groups() && model->num_attention_heads() > 0) {
     model->set_num_query_groups(model->num_attention_heads());
   }
-  if (!model->has_kv_channels() && model->num_attention_heads() > 0 &&
+  if (!model->has_kv_channels() && model->num_attention_heads() > 0 && model->hidden_size() > 0 &&
       model->hidden_size() % model->num_attention_heads() == 0) {
     model->set_kv_channels(model->hidden_size() / model->num_attention_heads());
   }
-  if (!model->has_max_position_embeddings() && training.has_seq_length()) {
+  if (!model->has_max_position_embeddings() && training.seq_length() > 0) {
     model->set_max_position_embeddings(training.seq_length());
   }
   if (!model->has_rotary_base()) model->set_rotary_base(10000);

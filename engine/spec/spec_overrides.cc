@@ -47,7 +47,7 @@ std::optional<YamlNode> ParseValue(const Override& parsed, std::string_view text
     add("a value is missing after `=`; `null` resets the field");
     return std::nullopt;
   }
-  YamlTree tree = ParseYaml(text, "value");
+  YamlTree tree = ParseYamlOrJson(text, "value");
   if (tree.faults.empty()) return std::move(tree.root);
   for (const SpecFault& fault : tree.faults) add(fault.message);
   return std::nullopt;

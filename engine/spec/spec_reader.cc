@@ -48,7 +48,7 @@ std::pair<int, int> LineAndColumn(std::string_view location) {
 
 ReadSpecResult ReadSpec(std::string_view text, std::string_view name) {
   ReadSpecResult result;
-  YamlTree tree = ParseYaml(text, name);
+  YamlTree tree = ParseYamlOrJson(text, name);
   if (!tree.faults.empty()) {
     result.faults = std::move(tree.faults);
     return result;
@@ -57,6 +57,12 @@ ReadSpecResult ReadSpec(std::string_view text, std::string_view name) {
   FieldReader reader(name, "", &result.faults, &result.locations);
   reader.ReadSection(tree.root, "", &result.spec);
   return result;
+}
+
+std::set<std::string> UnreadPaths(const ReadSpecResult& read) {
+  std::set<std::string> paths;
+  for (const SpecFault& fault : read.faults) paths.insert(fault.path);
+  return paths;
 }
 
 void AddLocations(const SpecLocations& locations, SpecFaults* faults) {
@@ -76,11 +82,8 @@ void AddLocations(const SpecLocations& locations, SpecFaults* faults) {
 
 SpecFaults MergeFaults(const ReadSpecResult& read, SpecFaults validation) {
   SpecFaults merged = read.faults;
-  std::set<std::string> unread;
-  for (const SpecFault& fault : read.faults) {
-    if (fault.path.empty()) return merged;  // the text as a whole could not be read
-    unread.insert(fault.path);
-  }
+  const std::set<std::string> unread = UnreadPaths(read);
+  if (unread.contains("")) return merged;  // the text as a whole could not be read
   const auto follows_from_reading = [&](const std::string& path) {
     return std::any_of(unread.begin(), unread.end(), [&](const std::string& bad) {
       return path == bad ||

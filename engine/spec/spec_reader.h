@@ -1,4 +1,4 @@
-// YAML or JSON text (the same reader: JSON is YAML) → TrainingSpec, over proto reflection. Strict: an unknown key, a
+// YAML or JSON text → TrainingSpec, over proto reflection. Strict: an unknown key, a
 // key given twice, a quoted number for a number, an alias, a merge key or a second document is a fault, never a guess.
 // `null` leaves a field unset. All faults come at once. Ranges, choices and required fields are Validate's
 // (validate.h). Thread-safe: pure functions.
@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <map>
+#include <set>
 #include <string>
 #include <string_view>
 
@@ -31,6 +32,9 @@ struct ReadSpecResult {
 // `name` stands in messages for the file. An empty text is a fault. Never fails otherwise: what is wrong is in
 // `faults`.
 ReadSpecResult ReadSpec(std::string_view text, std::string_view name);
+
+// The fields and sections that reading found wrong: for ValidateOptions.unread.
+std::set<std::string> UnreadPaths(const ReadSpecResult& read);
 
 // Puts the location of each fault's field (else of its nearest section) into faults that have none.
 void AddLocations(const SpecLocations& locations, SpecFaults* faults);

@@ -72,6 +72,50 @@ TEST(SpecReaderTest, ReadsJson) {
   EXPECT_EQ(read.spec.optimizer().lr(), 1.5e-3);
 }
 
+// As Python's json.dumps writes characters above U+FFFF.
+TEST(SpecReaderTest, ReadsSurrogatePairsInJson) {
+  const std::string text =
+      R"({"labels": {"mood": "\ud83d\ude00 \u00e9", "\ud83d\ude00": "x"}, "training": {"sed": 1}})";
+  for (const char* name : {"job.json", "stdin"}) {
+    const ReadSpecResult read = ReadSpec(text, name);
+    EXPECT_EQ(FaultsText(read.faults), StrCat(name, ":1:79: training.sed: unknown key; did you mean `seed`?"));
+    EXPECT_EQ(read.spec.labels().at("mood"), "😀 é");
+    EXPECT_EQ(read.spec.labels().at("😀"), "x");
+  }
+  for (const char* half : {R"("\ud83d")", R"("\ud83d\u0041")", R"("\ude00")"}) {
+    EXPECT_THAT(FaultText(ReadSpec(StrCat("{\n  \"name\": ", half, "}"), "job.json").faults.at(0)),
+                ::testing::MatchesRegex("job.json:2:[0-9]+: not readable as JSON: invalid string: surrogate .*"));
+    EXPECT_THAT(FaultText(ReadSpec(StrCat("{\n  \"name\": ", half, "}"), "stdin").faults.at(0)),
+                StartsWith("stdin:2:"));
+  }
+}
+
+TEST(SpecReaderTest, JsonHasTheSamePlacesAndFaultsAsYaml) {
+  const std::string text =
+      "\xEF\xBB\xBF{\"name\": \"é\", \"training\":\n  {\"seed\": 1, \"seed\" : [2, {}],\t\"seq_length\": \"5\"},\n"
+      "\"model\": null, \"optimizer\": {\"lr\": 1e4, \"min_lr\": true}}";
+  std::vector<std::string> faults;
+  for (const SpecFault& fault : ReadSpec(text, "a.yaml").faults) faults.push_back(FaultText(fault));
+  EXPECT_THAT(
+      faults,
+      ElementsAre("a.yaml:2:15: training.seed: given twice, first at a.yaml:2:4",
+                  "a.yaml:2:47: training.seq_length: expected a whole number, got the text `\"5\"`; leave out the "
+                  "quotes",
+                  "a.yaml:3:51: optimizer.min_lr: expected a number, got `true`"));
+  EXPECT_THAT(FaultText(ReadSpec("{\n\"name\": tru}", "a.json").faults.at(0)),
+              StartsWith("a.json:2:12: not readable as JSON: invalid literal"));  // where it stops to be one
+  EXPECT_THAT(FaultText(ReadSpec("{\"optimizer\": {\"lr\": 1e400}}", "a.json").faults.at(0)),
+              StartsWith("a.json:1:26: not readable as JSON: number overflow"));
+  EXPECT_THAT(FaultText(ReadSpec("name: a\n", "a.json").faults.at(0)), HasSubstr("a.json:1:"));
+  EXPECT_EQ(FaultText(ReadSpec(" \n", "a.json").faults.at(0)), "a.json: is empty");
+  std::string deep;
+  for (int i = 0; i < 50000; ++i) deep += "{\"a\":[";
+  EXPECT_THAT(FaultText(ReadSpec(deep, "a.json").faults.at(0)), HasSubstr("not readable as JSON"));
+  for (int i = 0; i < 50000; ++i) deep += "]}";
+  EXPECT_THAT(FaultText(ReadSpec(deep, "a.json").faults.at(0)),
+              HasSubstr("a.json:1:97: not readable as JSON: nested more"));
+}
+
 TEST(SpecReaderTest, ReportsAllFaultsAtOnceWithTheirPlaces) {
   EXPECT_THAT(
       FaultsOf(R"(name: x

@@ -2,7 +2,6 @@
 
 #include <google/protobuf/unknown_field_set.h>
 
-#include <set>
 #include <vector>
 
 #include "common/str_cat.h"
@@ -44,16 +43,16 @@ SpecFaults Validate(const v1::TrainingSpec& spec, const ValidateOptions& options
   const v1::TrainingSpec resolved = Resolve(spec);
   CheckFields(resolved, options, &faults);
 
-  // Rules between fields are of no use on top of a field that is itself wrong: one fault a field.
-  std::set<std::string> wrong;
-  for (const SpecFault& fault : faults) wrong.insert(fault.path);
+  // Rules between fields are of no use on top of a field that is itself wrong: one mistake, one fault.
+  WrongFields wrong(options.unread);
+  for (const SpecFault& fault : faults) wrong.Add(fault.path);
   SpecFaults more;
-  CheckModel(resolved, options, &more);
-  CheckData(resolved, &more);
-  CheckSchedule(resolved, &more);
-  CheckLayout(resolved, options, &more);
+  CheckModel(resolved, options, wrong, &more);
+  CheckData(resolved, wrong, &more);
+  CheckSchedule(resolved, wrong, &more);
+  CheckLayout(resolved, options, wrong, &more);
   for (SpecFault& fault : more) {
-    if (wrong.insert(fault.path).second) faults.push_back(std::move(fault));
+    if (wrong.Add(fault.path)) faults.push_back(std::move(fault));
   }
   return faults;
 }

@@ -3,6 +3,8 @@
 #define SLIPWAY_ENGINE_SPEC_VALIDATE_H_
 
 #include <optional>
+#include <set>
+#include <string>
 #include <string_view>
 
 #include "engine/arch/model_arch.h"
@@ -16,6 +18,8 @@ struct ValidateOptions {
   std::optional<arch::ModelArch> arch;
   // Paths must be absolute: a spec that came from a CLI is.
   bool require_absolute_paths = true;
+  // Fields and sections of the text whose values could not be read: what would only follow from that is left out.
+  std::set<std::string> unread;
 };
 
 // All faults of a spec, resolved or not: required fields, ranges, choices, names, unknown fields from a newer client,

@@ -49,6 +49,42 @@ TEST(ValidateTest, NamesEverythingThatAnEmptyJobLacks) {
   EXPECT_THAT(faults, HasSubstr("model: give one of hf_path, preset, or explicit fields"));
 }
 
+// One mistake is one fault, whatever else would follow from it; numbers are shown as they were written.
+TEST(ValidateTest, OneMistakeIsOneFault) {
+  const std::string explicit_model =
+      "model: {architecture: llama, num_layers: 2, hidden_size: 64, num_attention_heads: 4, ffn_hidden_size: 96, "
+      "vocab_size: 128}\n";
+  const std::string rest =
+      "name: a\noptimizer: {lr: 1e-3}\nvalidation: {eval_interval: 5}\nparallelism: {data_parallel_size: 2}\n"
+      "scheduler: {lr_warmup_iters: 3, lr_decay_iters: 9}\n"
+      "training: {train_iters: 10, global_batch_size: 4, micro_batch_size: 2, seq_length: 16}\n"
+      "dataset: {kind: indexed, path: /d, sample_order: megatron, requested_samples: 40}\n";
+  const std::string text = explicit_model + rest;
+  const auto faults_of = [](const std::string& job) {
+    const ReadSpecResult read = ReadSpec(job, "job.yaml");
+    return MergeFaults(read, Validate(read.spec, {.unread = UnreadPaths(read)}));
+  };
+  EXPECT_THAT(faults_of(text), IsEmpty()) << FaultsText(faults_of(text));
+  // Each value of the job, replaced by one of the wrong type and by one out of range.
+  int changed = 0;
+  for (size_t colon = text.find(": "); colon != std::string::npos; colon = text.find(": ", colon + 1)) {
+    if (text[colon + 2] == '{') continue;
+    const size_t end = text.find_first_of(",}\n", colon);
+    for (const char* bad : {"[]", "-7"}) {
+      const std::string job = text.substr(0, colon + 2) + bad + text.substr(end);
+      EXPECT_EQ(faults_of(job).size(), 1u) << job << FaultsText(faults_of(job));
+      ++changed;
+    }
+  }
+  EXPECT_GT(changed, 30);
+  EXPECT_EQ(FaultsText(faults_of("model: llama\n" + rest)),
+            "job.yaml:1:8: model: expected a section with `key: value` lines, got `llama`");
+  EXPECT_EQ(
+      FaultsAfter({"training.train_iters=9223372036854775807"}),
+      "training.train_iters = 9223372036854775807: times training.global_batch_size = 4 times training.seq_length "
+      "= 32 is above 2^62 tokens");
+}
+
 struct BadValue {
   std::vector<std::string> overrides;
   std::string fault;

@@ -8,18 +8,16 @@
 #include <sstream>
 
 #include "common/str_cat.h"
+#include "engine/spec/json_tree.h"
 #include "engine/spec/spec_reader.h"
 
 namespace slipway::engine::spec {
 namespace {
 
-// yaml-cpp's own guard stops at 500 levels; a spec has four.
-constexpr size_t kMaxDepth = 32;
-
 class TooDeep : public YAML::ParserException {
  public:
   explicit TooDeep(const YAML::Mark& mark)
-      : YAML::ParserException(mark, StrCat("nested more than ", kMaxDepth, " levels deep")) {}
+      : YAML::ParserException(mark, StrCat("nested more than ", kMaxTreeDepth, " levels deep")) {}
 };
 
 // Builds the tree. A map's children come as key, value, key, value, …
@@ -57,7 +55,7 @@ class TreeBuilder final : public YAML::EventHandler {
     return node;
   }
   void Open(YamlNode::Kind kind, const YAML::Mark& mark, const std::string& tag) {
-    if (open_.size() >= kMaxDepth) throw TooDeep(mark);
+    if (open_.size() >= kMaxTreeDepth) throw TooDeep(mark);
     open_.push_back(Make(kind, mark));
     if (tag != "!" && tag != "?") open_.back().tag = tag;
     keys_.emplace_back();
@@ -125,23 +123,17 @@ std::string BadByte(std::string_view text) {
   return "";
 }
 
-}  // namespace
+// What is wrong with the text whatever its format; empty when it may be parsed.
+std::string TextFault(std::string_view text) {
+  if (text.size() > kMaxSpecBytes) {
+    return StrCat("is ", text.size(), " bytes; a job's configuration has at most ", kMaxSpecBytes);
+  }
+  if (!IsValidUtf8(text)) return "is not UTF-8 text";
+  return BadByte(text);
+}
 
 YamlTree ParseYaml(std::string_view text, std::string_view name) {
   YamlTree tree;
-  if (text.size() > kMaxSpecBytes) {
-    tree.faults.push_back(
-        WholeFault(name, StrCat("is ", text.size(), " bytes; a job's configuration has at most ", kMaxSpecBytes)));
-    return tree;
-  }
-  if (!IsValidUtf8(text)) {
-    tree.faults.push_back(WholeFault(name, "is not UTF-8 text"));
-    return tree;
-  }
-  if (std::string bad = BadByte(text); !bad.empty()) {
-    tree.faults.push_back(WholeFault(name, std::move(bad)));
-    return tree;
-  }
   std::istringstream stream{std::string(text)};
   try {
     YAML::Parser parser(stream);
@@ -165,6 +157,13 @@ YamlTree ParseYaml(std::string_view text, std::string_view name) {
   }
   if (tree.root.kind == YamlNode::Kind::kNull) tree.faults.push_back(WholeFault(name, "is empty"));
   return tree;
+}
+
+}  // namespace
+
+YamlTree ParseYamlOrJson(std::string_view text, std::string_view name) {
+  if (std::string fault = TextFault(text); !fault.empty()) return {.faults = {WholeFault(name, std::move(fault))}};
+  return IsJson(text, name) ? ParseJson(text, name) : ParseYaml(text, name);
 }
 
 std::string LocationText(std::string_view name, const YamlNode& node) {

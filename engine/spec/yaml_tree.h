@@ -1,9 +1,10 @@
-// A YAML text as a tree with the place of every node, made from yaml-cpp's events: unlike its Node it keeps duplicate
-// keys, shows aliases where they are used (and never expands them), and sees a second document. Thread-safe: pure
-// functions.
+// A YAML or JSON text as a tree with the place of every node. YAML's is made from yaml-cpp's events: unlike its Node it
+// keeps duplicate keys, shows aliases where they are used (and never expands them), and sees a second document.
+// Thread-safe: pure functions.
 #ifndef SLIPWAY_ENGINE_SPEC_YAML_TREE_H_
 #define SLIPWAY_ENGINE_SPEC_YAML_TREE_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -13,6 +14,9 @@
 #include "engine/spec/spec_fault.h"
 
 namespace slipway::engine::spec {
+
+// A spec has four levels; a text that goes deeper than this is refused before anything recurses into it.
+inline constexpr size_t kMaxTreeDepth = 32;
 
 struct YamlNode {
   enum class Kind : uint8_t { kNull, kScalar, kSequence, kMap, kAlias };
@@ -28,11 +32,11 @@ struct YamlNode {
 
 struct YamlTree {
   YamlNode root;
-  SpecFaults faults;  // not YAML, not UTF-8, too large, empty, more than one document; then root is not meaningful
+  SpecFaults faults;  // not readable, not UTF-8, too large, empty, more than one document; then root is not meaningful
 };
 
-// `name` stands for the file in locations.
-YamlTree ParseYaml(std::string_view text, std::string_view name);
+// JSON where the name ends in .json or the text is a JSON object, else YAML. `name` stands for the file in locations.
+YamlTree ParseYamlOrJson(std::string_view text, std::string_view name);
 
 // "job.yaml:5:31".
 std::string LocationText(std::string_view name, const YamlNode& node);

@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <ctime>
 #include <filesystem>
 #include <iostream>
@@ -75,6 +76,8 @@ int main(int argc, char** argv) {
   std::cout << parsed.out;
   std::cerr << parsed.err;
   if (!parsed.flags.has_value()) return parsed.exit_code;
+  // gRPC's own log lines are not for users; what it could not do is said by whoever asked it to.
+  ::setenv("GRPC_VERBOSITY", "NONE", /*overwrite=*/0);
   // Before any thread starts, so that all of them leave these to main.
   const sigset_t signals = slipway::server::app::EndSignals();
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);

@@ -132,8 +132,12 @@ void Transition::TakePreflight(JobEntry& entry, const v1::PreflightResult& resul
   std::string message = "ok";
   if (result.has_dataset()) {
     const v1::DatasetReport& data = result.dataset();
-    message = absl::StrCat(data.samples(), " samples, ", data.tokens(), " tokens, ", data.loss_tokens(), " with loss, ",
-                           data.truncated(), " truncated, ", data.dropped(), " dropped");
+    message = absl::StrCat(data.samples(), " samples, ", data.tokens(), " tokens");
+    // Not set for indexed data, where every token has a loss.
+    if (data.loss_tokens() > 0) {
+      absl::StrAppend(&message, ", ", data.loss_tokens(), " with loss, ", data.truncated(), " truncated, ",
+                      data.dropped(), " dropped");
+    }
     for (const std::string& note : data.notes()) absl::StrAppend(&message, "\n", note);
   }
   SetCondition(entry, "Preflight", true, "Passed", message);

@@ -105,8 +105,7 @@ class Cluster:
 
     def logged_losses(self, job):
         """The same from the workers' logs, which lose nothing when a coordinator dies (the metrics store may)."""
-        # An attempt that was killed before its worker wrote anything has no log, and the command says so.
-        text = self.cli("jobs", "logs", job, "--attempt", "all", "--rank", "0", check=False).stdout
+        text = self.cli("jobs", "logs", job, "--attempt", "all", "--rank", "0").stdout
         return {int(step): float(loss) for step, loss in re.findall(r" step (\d+) loss (\d+\.\d+) ", text)}
 
     def events(self, job, kind):

@@ -115,11 +115,7 @@ void LogService::Open(ActiveRead& read) {
       request.set_epoch(std::max(request.epoch(), NumberIn(name, "e", "").value_or(0)));
     }
   }
-  AddSources(read);
-  if (read.sources.empty() && !may_grow_(request.job_id(), request.epoch(), request.has_rank() ? request.rank() : -1)) {
-    const std::string whose = request.has_rank() ? absl::StrCat("rank ", request.rank(), " of ") : "";
-    read.error = absl::StrCat("there is no log of ", whose, "attempt ", request.epoch(), " in ", read.logs_dir);
-  }
+  AddSources(read);  // none for a rank that died before it printed anything: an empty log, not an error
 }
 
 // Also called while following: ranks may begin to print later.

@@ -4,7 +4,9 @@
 #include <cmath>
 #include <iostream>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
+#include "common/flag_range.h"
 #include "common/posix_file_system.h"
 #include "common/status_macros.h"
 #include "common/str_cat.h"
@@ -77,9 +79,9 @@ void AddEvalFlags(CLI::App& app, EvalOptions& options) {
   what->add_option("--text", options.text, "A text; loss on every token but the first")->type_name("TEXT");
   what->require_option(1);
   app.add_option("--seq-length", options.seq_length, "Longer samples of --data are cut")
-      ->check(CLI::PositiveNumber)
+      ->check(WholeNumberIn(1))
       ->type_name("TOKENS");
-  app.add_option("-o,--output", options.output, "text or json")->check(CLI::IsMember({"text", "json"}));
+  AddOutputFlag(app, options.output);
 }
 
 absl::Status Eval(const EvalOptions& options, std::ostream& out) {
@@ -95,14 +97,14 @@ absl::Status Eval(const EvalOptions& options, std::ostream& out) {
   if (sum.weight == 0) return absl::InvalidArgumentError(StrCat(*options.data, ": no token carries a loss"));
   const double loss = sum.loss / sum.weight;
   const auto tokens = static_cast<int64_t>(sum.weight);
-  if (options.output == "json") {
-    out << nlohmann::json{{"loss", loss}, {"perplexity", std::exp(loss)}, {"loss_tokens", tokens}}.dump() << "\n";
-  } else {
-    out << "loss " << loss << ", perplexity " << std::exp(loss) << " over " << tokens << " tokens\n";
-  }
+  const double perplexity = std::exp(loss);
+  std::ostringstream text;
+  text << "loss " << loss << ", perplexity " << perplexity << " over " << tokens << " tokens";
+  PrintAnswer(options.output, {{"loss", loss}, {"perplexity", perplexity}, {"loss_tokens", tokens}}, text.str(), "",
+              out);
   return absl::OkStatus();
 }
 
-int EvalCommand(const EvalOptions& options) { return ExitCode(Eval(options, std::cout)); }
+int EvalCommand(const EvalOptions& options) { return Report(Eval(options, std::cout)); }
 
 }  // namespace slipway::worker::host

@@ -18,6 +18,7 @@ void AddExportFlags(CLI::App& app, ExportOptions& options) {
       ->type_name("TYPE");
   app.add_option("--source", options.source, "Model directory whose tokenizer is copied [the one it started from]")
       ->type_name("DIR");
+  AddOutputFlag(app, options.output);
 }
 
 absl::Status Export(const ExportOptions& options, std::ostream& out, std::ostream& notes) {
@@ -38,11 +39,24 @@ absl::Status Export(const ExportOptions& options, std::ostream& out, std::ostrea
     notes << "warning: " << overflow.elements << " elements of " << overflow.tensor
           << " are too large for the type and became infinite\n";
   }
-  out << options.out << ": " << result.weights.total_bytes << " bytes of weights in " << result.weights.files.size()
-      << (result.weights.files.size() == 1 ? " file" : " files") << std::endl;
+  const size_t file_count = result.weights.files.size();
+  nlohmann::ordered_json overflows = nlohmann::ordered_json::array();
+  for (const engine::format::HfOverflow& overflow : result.weights.overflows) {
+    overflows.push_back({{"tensor", overflow.tensor}, {"elements", overflow.elements}});
+  }
+  PrintAnswer(options.output,
+              {{"directory", options.out},
+               {"weight_bytes", result.weights.total_bytes},
+               {"weight_files", result.weights.files},
+               {"copied_files", result.copied},
+               {"overflows", overflows},
+               {"notes", result.notes}},
+              StrCat(options.out, ": ", result.weights.total_bytes, " bytes of weights in ", file_count,
+                     file_count == 1 ? " file" : " files"),
+              options.out, out);
   return absl::OkStatus();
 }
 
-int ExportCommand(const ExportOptions& options) { return ExitCode(Export(options, std::cout, std::cerr)); }
+int ExportCommand(const ExportOptions& options) { return Report(Export(options, std::cout, std::cerr)); }
 
 }  // namespace slipway::worker::host

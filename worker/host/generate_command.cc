@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <iostream>
 
+#include "common/flag_range.h"
 #include "common/posix_file_system.h"
 #include "common/status_macros.h"
 #include "common/str_cat.h"
@@ -48,30 +49,38 @@ std::vector<int64_t> StopIds(const engine::arch::ModelArch& arch, const tokenize
   return ids;
 }
 
-// Prints tokens as text. A failure ends the reply and is kept.
-class ReplyPrinter {
+// The reply as it grows, printed at once where it is wanted as text. A failure ends the reply and is kept.
+class Reply {
  public:
-  ReplyPrinter(TokenizerPtr source, std::ostream& out)
-      : decoder_(std::move(source), /*skip_special_tokens=*/true), out_(out) {}
+  Reply(TokenizerPtr source, bool print, std::ostream& out)
+      : decoder_(std::move(source), /*skip_special_tokens=*/true), print_(print), out_(out) {}
 
-  bool Print(int64_t id) {
+  bool Add(int64_t id) {
     const absl::StatusOr<std::string> text = decoder_.Push(static_cast<int32_t>(id));
     // Rows of the embedding beyond the tokenizer's ids are never trained, but can be drawn from a model of random
     // weights.
     status_ = Annotate(text.status(), StrCat("token id ", id));
-    if (text.ok()) out_ << *text << std::flush;
-    return text.ok();
+    if (text.ok()) Take(*text);
+    return text.ok() && out_.good();
   }
-  absl::Status Finish() {
+  absl::StatusOr<std::string> Finish() {
     SLIPWAY_RETURN_IF_ERROR(status_);
     SLIPWAY_ASSIGN_OR_RETURN(const std::string rest, decoder_.Finish());
-    out_ << rest << std::endl;
-    return out_ ? absl::OkStatus() : absl::DataLossError("the reply could not be written to the end");
+    Take(rest);
+    if (print_) out_ << std::endl;
+    return text_;
   }
 
  private:
+  void Take(const std::string& text) {
+    text_ += text;
+    if (print_) out_ << text << std::flush;
+  }
+
   tokenizer::IncrementalDecoder decoder_;
+  const bool print_;
   std::ostream& out_;
+  std::string text_;
   absl::Status status_;
 };
 
@@ -88,17 +97,21 @@ void AddGenerateFlags(CLI::App& app, GenerateOptions& options) {
   app.add_option("--system", options.system, "System message of --chat")->needs(chat)->type_name("TEXT");
   app.add_option("--max-new-tokens", options.max_new_tokens, "At most so many tokens")
       ->capture_default_str()
-      ->check(CLI::PositiveNumber)
+      ->check(WholeNumberIn(1))
       ->type_name("N");
   app.add_option("--temperature", options.temperature, "0 takes the likeliest token each time")
       ->capture_default_str()
-      ->check(CLI::NonNegativeNumber)
+      ->check(NumberIn({.min = 0}))
       ->type_name("T");
   app.add_option("--top-p", options.top_p, "Draw from the likeliest tokens that make up this share")
       ->capture_default_str()
-      ->check(CLI::Range(0.0, 1.0))
+      ->check(NumberIn({.min = 0, .max = 1, .exclusive_min = true}))
       ->type_name("P");
-  app.add_option("--seed", options.seed, "Seed of the draws")->capture_default_str()->type_name("SEED");
+  app.add_option("--seed", options.seed, "Seed of the draws")
+      ->capture_default_str()
+      ->check(WholeNumberIn(0))
+      ->type_name("SEED");
+  AddOutputFlag(app, options.output);
 }
 
 absl::Status Generate(const GenerateOptions& options, std::ostream& out) {
@@ -112,7 +125,8 @@ absl::Status Generate(const GenerateOptions& options, std::ostream& out) {
     return absl::InvalidArgumentError(StrCat("the prompt's ", prompt.size(), " tokens fill all of the model's ",
                                              arch.max_position_embeddings, " positions: nothing can follow"));
   }
-  ReplyPrinter printer(source, out);
+  const bool as_text = options.output == "text" || options.output == "name";
+  Reply reply(source, as_text, out);
   engine::model::GenerationOptions generation;
   generation.max_new_tokens = std::min(options.max_new_tokens, room);
   generation.temperature = options.temperature;
@@ -122,15 +136,27 @@ absl::Status Generate(const GenerateOptions& options, std::ostream& out) {
   generation.on_token = [&](int64_t id) {
     const bool ends =
         std::find(generation.stop_ids.begin(), generation.stop_ids.end(), id) != generation.stop_ids.end();
-    return ends || printer.Print(id);
+    return ends || reply.Add(id);
   };
+  std::vector<int64_t> ids;
   SLIPWAY_RETURN_IF_ERROR(engine::train::Guarded("generating", [&] {
-    engine::model::Generate(model.instance.pieces(), prompt, generation, model.device);
+    ids = engine::model::Generate(model.instance.pieces(), prompt, generation, model.device);
     return absl::OkStatus();
   }));
-  return printer.Finish();
+  SLIPWAY_ASSIGN_OR_RETURN(const std::string text, reply.Finish());
+  if (!as_text) {
+    const bool stopped =
+        std::find(generation.stop_ids.begin(), generation.stop_ids.end(), ids.back()) != generation.stop_ids.end();
+    PrintAnswer(options.output,
+                {{"text", text},
+                 {"prompt_tokens", prompt.size()},
+                 {"new_tokens", ids.size()},
+                 {"ended_by", stopped ? "stop" : "length"}},
+                "", "", out);
+  }
+  return out ? absl::OkStatus() : absl::DataLossError("the reply could not be written to the end");
 }
 
-int GenerateCommand(const GenerateOptions& options) { return ExitCode(Generate(options, std::cout)); }
+int GenerateCommand(const GenerateOptions& options) { return Report(Generate(options, std::cout)); }
 
 }  // namespace slipway::worker::host

@@ -37,7 +37,11 @@ int Dispatch(CLI::App& app, int argc, char** argv) {
   AddEvalFlags(*eval, eval_options);
   eval->callback([&] { result = EvalCommand(eval_options); });
   app.require_subcommand(1);
-  CLI11_PARSE(app, argc, argv);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;  // wrong arguments, whatever is wrong with them
+  }
   return result;
 }
 

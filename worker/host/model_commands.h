@@ -31,9 +31,11 @@ struct GenerateOptions {
   double temperature = 0;
   double top_p = 1;
   uint64_t seed = 0;
+  std::string output = "text";  // or json, yaml
 };
 void AddGenerateFlags(CLI::App& app, GenerateOptions& options);
-// Writes the reply to `out` as its tokens come, without the tokens that end it.
+// Writes the reply to `out`, without the tokens that end it: as text while its tokens come, and no further than
+// somebody reads it; as JSON or YAML at the end, with the counts of tokens and why it ended.
 absl::Status Generate(const GenerateOptions& options, std::ostream& out);
 int GenerateCommand(const GenerateOptions& options);
 
@@ -42,6 +44,7 @@ struct ExportOptions {
   std::string out;
   std::string dtype;   // float32, bfloat16 or float16; empty: that of the model it started from
   std::string source;  // model directory to take tokenizer and generation settings from; empty: the one it started from
+  std::string output = "text";  // or json, yaml, name
 };
 void AddExportFlags(CLI::App& app, ExportOptions& options);
 absl::Status Export(const ExportOptions& options, std::ostream& out, std::ostream& notes);
@@ -52,7 +55,7 @@ struct EvalOptions {
   std::optional<std::string> data;  // a chat file; exactly one of data and text
   std::optional<std::string> text;
   int64_t seq_length = 4096;    // longer samples of `data` are cut
-  std::string output = "text";  // or json
+  std::string output = "text";  // or json, yaml
 };
 void AddEvalFlags(CLI::App& app, EvalOptions& options);
 absl::Status Eval(const EvalOptions& options, std::ostream& out);

@@ -27,6 +27,7 @@ namespace slipway::worker::host {
 namespace {
 
 using ::slipway::testing::StatusIs;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::StartsWith;
@@ -104,6 +105,25 @@ TEST_F(ModelCommandsTest, AReplyIsTheTextOfTheModelsTokens) {
   if (shown.back() == 257 || shown.back() == 258) shown.pop_back();
   ASSERT_OK_AND_ASSIGN(const std::string text, tokenizer->Decode(shown, /*skip_special_tokens=*/true));
   EXPECT_EQ(Reply(options), text + "\n");
+}
+
+TEST_F(ModelCommandsTest, AReplyForProgramsSaysWhyItEnded) {
+  GenerateOptions options = Prompt("Hello", 3);
+  const std::string text = Reply(options);
+  options.output = "json";
+  const auto reply = nlohmann::json::parse(Reply(options));
+  EXPECT_EQ(reply["text"].get<std::string>() + "\n", text);
+  EXPECT_EQ(reply["prompt_tokens"], 5);
+  EXPECT_LE(reply["new_tokens"], 3);
+  EXPECT_EQ(reply["ended_by"] == "length", reply["new_tokens"] == 3);
+  options.output = "yaml";
+  EXPECT_THAT(Reply(options), AllOf(StartsWith("text: "), HasSubstr("\nprompt_tokens: 5\n")));
+}
+
+TEST_F(ModelCommandsTest, AReplyThatNobodyReadsIsAnError) {
+  std::ostringstream out;
+  out.setstate(std::ios::badbit);
+  EXPECT_THAT(Generate(Prompt("Hello"), out), StatusIs(absl::StatusCode::kDataLoss, HasSubstr("could not be written")));
 }
 
 TEST_F(ModelCommandsTest, DrawsDependOnTheSeedAlone) {
