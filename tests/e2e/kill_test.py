@@ -16,9 +16,9 @@ from cluster import BIN, Cluster, tiny_job
 TRAINING = {"train_iters": 80, "global_batch_size": 96, "seq_length": 64}
 PROGRAMS = ["slipwayd", "slipway-agent", "slipway-shim", "slipway-worker"]
 MOMENTS = ["start", "step", "save", "pause", "reply"]
-# What the job's state and rank 0's phase must be at the kill.
-HIT = {"start": ("STARTING", "start load rendezvous device"), "step": ("RUNNING", "step"), "save": ("RUNNING", "save"),
-       "pause": ("PAUSING", "save"), "reply": ("RUNNING", "step")}
+# What the job's state and rank 0's phase must be at the kill. Saves go on beside steps.
+HIT = {"start": ("STARTING", "start load rendezvous device"), "step": ("RUNNING", "step"), "save": ("RUNNING", "save step"),
+       "pause": ("PAUSING", "save step"), "reply": ("RUNNING", "step")}
 
 
 class Submitter:
