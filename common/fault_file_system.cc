@@ -16,6 +16,7 @@ class FaultFileSystem::File final : public WritableFile {
       : owner_(owner), path_(std::move(path)), base_(std::move(base)), size_(size) {}
 
   absl::Status Append(std::string_view data) override {
+    owner_.WaitWhileHeld(path_);
     int64_t allowed = static_cast<int64_t>(data.size());
     const absl::Status fault = owner_.Begin("writing", path_, &allowed);
     if (allowed > 0) {
@@ -61,6 +62,30 @@ void FaultFileSystem::SetFreeBytes(int64_t bytes) {
 void FaultFileSystem::FailReadsOf(std::string path_part) {
   absl::MutexLock lock(&mutex_);
   unreadable_ = std::move(path_part);
+}
+
+void FaultFileSystem::HoldWritesOf(std::string path_part) {
+  absl::MutexLock lock(&mutex_);
+  held_ = std::move(path_part);
+}
+
+void FaultFileSystem::ReleaseWrites() { HoldWritesOf(""); }
+
+void FaultFileSystem::AwaitHeldWrite() const {
+  const auto is_held = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return held_writes_ > 0; };
+  absl::MutexLock lock(&mutex_);
+  mutex_.Await(absl::Condition(&is_held));
+}
+
+void FaultFileSystem::WaitWhileHeld(const std::string& path) {
+  const auto may_go = [this, &path]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return held_.empty() || !absl::StrContains(path, held_);
+  };
+  absl::MutexLock lock(&mutex_);
+  if (may_go()) return;
+  ++held_writes_;
+  mutex_.Await(absl::Condition(&may_go));
+  --held_writes_;
 }
 
 int64_t FaultFileSystem::operations() const {

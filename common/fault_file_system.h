@@ -1,5 +1,5 @@
 // A file system for tests that fails on demand: full disks, I/O errors, torn writes, crashes and power losses at the
-// nth changing operation. Thread-safe. Wraps another one, which must outlive it.
+// nth changing operation, and disks that hang. Thread-safe. Wraps another one, which must outlive it.
 #ifndef SLIPWAY_COMMON_FAULT_FILE_SYSTEM_H_
 #define SLIPWAY_COMMON_FAULT_FILE_SYSTEM_H_
 
@@ -36,6 +36,11 @@ class FaultFileSystem final : public FileSystem {
   void SetFreeBytes(int64_t bytes);
   // Every read of a path that contains this text fails with EIO.
   void FailReadsOf(std::string path_part);
+  // Appends to a path that contains this text wait until ReleaseWrites.
+  void HoldWritesOf(std::string path_part);
+  void ReleaseWrites();
+  // Until an Append waits.
+  void AwaitHeldWrite() const;
   // Changing operations so far.
   int64_t operations() const;
   // True after kCrash or kPowerLoss.
@@ -65,6 +70,7 @@ class FaultFileSystem final : public FileSystem {
   absl::Status Begin(std::string_view operation, const std::string& path, int64_t* allowed = nullptr);
   absl::Status CheckReadable(std::string_view operation, const std::string& path) const;
   void LosePower() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void WaitWhileHeld(const std::string& path);
 
   FileSystem& base_;
   mutable absl::Mutex mutex_;
@@ -74,6 +80,8 @@ class FaultFileSystem final : public FileSystem {
   bool crashed_ ABSL_GUARDED_BY(mutex_) = false;
   std::optional<int64_t> free_bytes_ ABSL_GUARDED_BY(mutex_);
   std::string unreadable_ ABSL_GUARDED_BY(mutex_);
+  std::string held_ ABSL_GUARDED_BY(mutex_);
+  int held_writes_ ABSL_GUARDED_BY(mutex_) = 0;
   // Files with bytes that no Sync has reached: path -> length that a power loss leaves.
   std::map<std::string, int64_t> unsynced_ ABSL_GUARDED_BY(mutex_);
   std::vector<PendingRename> renames_ ABSL_GUARDED_BY(mutex_);

@@ -1,5 +1,7 @@
 #include "common/fault_file_system.h"
 
+#include <thread>
+
 #include "common/posix_file_system.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/temp_dir.h"
@@ -83,6 +85,23 @@ TEST(FaultFileSystemTest, PowerLossDropsWhatWasNotSynced) {
   EXPECT_EQ(first, "abc");
   ASSERT_OK_AND_ASSIGN(const std::string second, real.ReadFile(dir.Path("tmp/loose")));
   EXPECT_EQ(second, "");
+}
+
+TEST(FaultFileSystemTest, HeldWritesWaitAndOthersDoNot) {
+  TempDir dir;
+  PosixFileSystem real;
+  FaultFileSystem faulty(real);
+  faulty.HoldWritesOf("slow");
+  std::thread writer([&] {
+    ASSERT_OK_AND_ASSIGN(const auto file, faulty.OpenForWrite(dir.Path("slow"), WriteMode::kTruncate));
+    EXPECT_OK(file->Append("abc"));
+  });
+  faulty.AwaitHeldWrite();
+  EXPECT_OK(faulty.WriteFileAtomically(dir.Path("quick"), "x"));
+  EXPECT_EQ(real.Stat(dir.Path("slow"))->size, 0);
+  faulty.ReleaseWrites();
+  writer.join();
+  EXPECT_EQ(*real.ReadFile(dir.Path("slow")), "abc");
 }
 
 TEST(FaultFileSystemTest, UnreadableFiles) {

@@ -1,8 +1,6 @@
-// Tensors of a flat store ↔ checkpoint directories and Hugging Face directories (engine/format holds the byte formats).
-//
-// A save writes each rank's slices as they lie, one safetensors file a rank, into a temporary directory; rank 0 writes
-// the manifest last and renames. A load works out with the range planner which bytes of which files this rank's slices
-// are, so any layout reads any other. Thread-safety: the training thread. CommError passes through as an exception.
+// Tensors of a flat store from checkpoint directories and Hugging Face directories (engine/format holds the byte formats;
+// checkpoint_saver.h writes). A load works out with the range planner which bytes of which files this rank's slices are,
+// so any layout reads any other. Thread-safety: the training thread. CommError passes through as an exception.
 #ifndef SLIPWAY_ENGINE_CHECKPOINT_CHECKPOINT_IO_H_
 #define SLIPWAY_ENGINE_CHECKPOINT_CHECKPOINT_IO_H_
 
@@ -39,27 +37,6 @@ absl::StatusOr<std::optional<ResumePoint>> FindResumePoint(FileSystem& files, co
                                                            const std::string& job_id,
                                                            const std::vector<v1::LineageEntry>& lineage,
                                                            std::vector<std::string>* notes);
-
-struct SaveRequest {
-  std::string root;
-  std::string job_id;
-  int64_t epoch = 0;
-  RunState state;
-  v1::TrainingSpec spec;  // resolved
-  std::vector<v1::LineageEntry> lineage;
-  std::string config_json;  // the model's config.json, so that an export needs nothing else
-  // Committed checkpoints to keep; 0: all. The last one saved before steps were skipped stays beside them.
-  int32_t keep_last = 2;
-  int64_t request_number = 0;
-};
-
-// All ranks call it alike; all return alike: an error on one rank (a full disk) is an error on all, and nothing but the
-// temporary directory, which is removed, was touched. Returns what changed, in order: the committed checkpoint first
-// (with its size on rank 0), then, on rank 0, those that retention deleted. Blocks until the checkpoint is durable.
-// ResourceExhausted when the disk is too full, before anything is written where the free space already says so.
-absl::StatusOr<std::vector<v1::Checkpoint>> SaveCheckpoint(FileSystem& files, const SaveRequest& request,
-                                                           parallel::FlatStore& store,
-                                                           const comm::ParallelGroups& groups);
 
 // Weights and optimizer state of this rank's share; publishes the compute weights.
 absl::StatusOr<RunState> LoadCheckpoint(FileSystem& files, const std::string& path, parallel::FlatStore& store);

@@ -63,12 +63,13 @@ class CheckpointReader {
   std::map<std::string, std::unique_ptr<RandomAccessFile>> open_;
 };
 
-absl::Status FillKind(CheckpointReader& reader, StateKind kind, at::Tensor parallel::Bucket::*slice,
-                      parallel::FlatStore& store) {
+using SliceOf = at::Tensor (*)(const parallel::Bucket& bucket);  // undefined: the bucket has none
+
+absl::Status FillKind(CheckpointReader& reader, StateKind kind, SliceOf slice_of, parallel::FlatStore& store) {
   for (const parallel::OwnedRange& range : store.owned_ranges()) {
-    const parallel::Bucket& bucket = store.buckets()[range.share->bucket];
-    if (!(bucket.*slice).defined()) continue;
-    SLIPWAY_RETURN_IF_ERROR(reader.Fill(range, kind, (bucket.*slice).narrow(0, range.offset, range.end - range.begin)));
+    const at::Tensor slice = slice_of(store.buckets()[range.share->bucket]);
+    if (!slice.defined()) continue;
+    SLIPWAY_RETURN_IF_ERROR(reader.Fill(range, kind, slice.narrow(0, range.offset, range.end - range.begin)));
   }
   return absl::OkStatus();
 }
@@ -77,16 +78,16 @@ absl::Status FillKind(CheckpointReader& reader, StateKind kind, at::Tensor paral
 
 absl::StatusOr<RunState> LoadCheckpoint(FileSystem& files, const std::string& path, parallel::FlatStore& store) {
   SLIPWAY_ASSIGN_OR_RETURN(CheckpointReader reader, CheckpointReader::Open(files, path));
-  SLIPWAY_RETURN_IF_ERROR(FillKind(reader, StateKind::kMaster, &parallel::Bucket::master, store));
-  SLIPWAY_RETURN_IF_ERROR(FillKind(reader, StateKind::kExpAvg, &parallel::Bucket::exp_avg, store));
-  SLIPWAY_RETURN_IF_ERROR(FillKind(reader, StateKind::kExpAvgSq, &parallel::Bucket::exp_avg_sq, store));
+  SLIPWAY_RETURN_IF_ERROR(FillKind(reader, StateKind::kMaster, [](const parallel::Bucket& b) { return b.master; }, store));
+  SLIPWAY_RETURN_IF_ERROR(FillKind(reader, StateKind::kExpAvg, [](const parallel::Bucket& b) { return b.exp_avg; }, store));
+  SLIPWAY_RETURN_IF_ERROR(FillKind(reader, StateKind::kExpAvgSq, [](const parallel::Bucket& b) { return b.exp_avg_sq; }, store));
   store.PublishWeights();
   return StateFromManifest(reader.manifest());
 }
 
 absl::Status LoadCheckpointWeights(FileSystem& files, const std::string& path, parallel::FlatStore& store) {
   SLIPWAY_ASSIGN_OR_RETURN(CheckpointReader reader, CheckpointReader::Open(files, path));
-  SLIPWAY_RETURN_IF_ERROR(FillKind(reader, StateKind::kWeight, &parallel::Bucket::master, store));
+  SLIPWAY_RETURN_IF_ERROR(FillKind(reader, StateKind::kWeight, [](const parallel::Bucket& b) { return b.loaded_slice(); }, store));
   store.PublishWeights();
   return absl::OkStatus();
 }

@@ -1,7 +1,5 @@
 #include "engine/checkpoint/rank_part.h"
 
-#include <ATen/ATen.h>
-
 #include <array>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -22,73 +20,77 @@ struct StoredKind {
   StateKind kind;
   at::Tensor parallel::Bucket::*slice;
 };
-// The weights follow from the master weights.
-constexpr std::array<StoredKind, 3> kStored = {{{StateKind::kMaster, &parallel::Bucket::master},
-                                                {StateKind::kExpAvg, &parallel::Bucket::exp_avg},
-                                                {StateKind::kExpAvgSq, &parallel::Bucket::exp_avg_sq}}};
+// The weights follow from the master weights. In the order of their names.
+constexpr std::array<StoredKind, 3> kStored = {{{StateKind::kExpAvg, &parallel::Bucket::exp_avg},
+                                                {StateKind::kExpAvgSq, &parallel::Bucket::exp_avg_sq},
+                                                {StateKind::kMaster, &parallel::Bucket::master}}};
 
+// Names sort as the slices are read: the file's order is that of its names.
 std::string SliceName(int bucket, StateKind kind) {
-  return StrCat("bucket", bucket, ".", std::string(format::StateKindName(kind)));
-}
-
-// The slices to write, by their name in the file.
-std::map<std::string, at::Tensor> SlicesOf(parallel::FlatStore& store) {
-  std::map<std::string, at::Tensor> slices;
-  for (size_t b = 0; b < store.buckets().size(); ++b) {
-    for (const StoredKind& stored : kStored) {
-      const at::Tensor& slice = store.buckets()[b].*stored.slice;
-      if (slice.defined() && slice.numel() > 0) slices[SliceName(static_cast<int>(b), stored.kind)] = slice;
-    }
-  }
-  return slices;
-}
-
-absl::Status AppendTensor(format::SafetensorsWriter& writer, const at::Tensor& tensor) {
-  constexpr int64_t kChunk = int64_t{16} << 20;
-  for (int64_t begin = 0; begin < tensor.numel(); begin += kChunk) {
-    const at::Tensor host = tensor.narrow(0, begin, std::min(kChunk, tensor.numel() - begin)).cpu().contiguous();
-    SLIPWAY_RETURN_IF_ERROR(writer.Append({static_cast<const char*>(host.const_data_ptr()), host.nbytes()}));
-  }
-  return absl::OkStatus();
+  return absl::StrFormat("bucket%05d.%s", bucket, ToAbsl(format::StateKindName(kind)));
 }
 
 }  // namespace
 
 std::string PartName(int rank) { return absl::StrFormat("rank-%05d.part.json", rank); }
 
-absl::StatusOr<RankPart> WriteRankFile(FileSystem& files, const std::string& directory, int rank,
-                                       parallel::FlatStore& store) {
-  RankPart part;
-  const std::map<std::string, at::Tensor> slices = SlicesOf(store);
-  if (slices.empty()) return part;
-  part.file = absl::StrFormat("rank-%05d.safetensors", rank);
-  std::vector<format::TensorInfo> infos;
-  for (const auto& [name, slice] : slices) infos.push_back({name, DType::kFloat32, {slice.numel()}});
-  SLIPWAY_ASSIGN_OR_RETURN(
-      format::SafetensorsWriter writer,
-      format::SafetensorsWriter::Create(files, JoinPath(directory, part.file), std::move(infos), {}));
-  std::map<std::string, int64_t> offsets;
-  for (const format::StoredTensor& stored : writer.layout()) {
-    offsets[stored.name] = stored.offset;
-    SLIPWAY_RETURN_IF_ERROR(AppendTensor(writer, slices.at(stored.name)));
+RankSlices SlicesOf(parallel::FlatStore& store) {
+  RankSlices result;
+  std::map<std::pair<int, StateKind>, size_t> slice_of;
+  for (int b = 0; b < static_cast<int>(store.buckets().size()); ++b) {
+    for (const StoredKind& stored : kStored) {
+      const at::Tensor& slice = store.buckets()[b].*stored.slice;
+      if (!slice.defined() || slice.numel() == 0) continue;
+      slice_of[{b, stored.kind}] = result.slices.size();
+      result.names.push_back(SliceName(b, stored.kind));
+      result.slices.push_back({b, slice});
+    }
   }
-  SLIPWAY_RETURN_IF_ERROR(writer.Finish());
-  part.contents = {writer.file_size(), writer.checksum()};
   for (const parallel::OwnedRange& range : store.owned_ranges()) {
     if (!range.share->primary) continue;
     for (const StoredKind& stored : kStored) {
-      const auto offset = offsets.find(SliceName(range.share->bucket, stored.kind));
-      if (offset == offsets.end()) continue;
+      const auto found = slice_of.find({range.share->bucket, stored.kind});
+      if (found == slice_of.end()) continue;
       format::ManifestTensor tensor;
       tensor.name = range.share->spec->name;
       tensor.kind = stored.kind;
       tensor.dtype = DType::kFloat32;
       tensor.shape = range.share->spec->shape;
-      tensor.shards.push_back({part.file,
-                               offset->second + range.offset * DTypeSize(DType::kFloat32),
+      tensor.shards.push_back({"", range.offset * DTypeSize(DType::kFloat32),
                                {{range.share->box.start, range.share->box.extent}, range.begin, range.end}});
-      part.tensors.push_back(std::move(tensor));
+      result.ranges.push_back({found->second, std::move(tensor)});
     }
+  }
+  return result;
+}
+
+absl::StatusOr<RankPart> WriteRankFile(FileSystem& files, const std::string& directory, int rank,
+                                       const RankSlices& slices, SnapshotRing& ring) {
+  RankPart part;
+  if (slices.slices.empty()) return part;
+  part.file = absl::StrFormat("rank-%05d.safetensors", rank);
+  std::vector<format::TensorInfo> infos;
+  int64_t missing = 0;
+  for (size_t i = 0; i < slices.slices.size(); ++i) {
+    const at::Tensor& slice = slices.slices[i].tensor;
+    infos.push_back({slices.names[i], DType::kFloat32, {slice.numel()}});
+    missing += static_cast<int64_t>(slice.nbytes());
+  }
+  SLIPWAY_ASSIGN_OR_RETURN(
+      format::SafetensorsWriter writer,
+      format::SafetensorsWriter::Create(files, JoinPath(directory, part.file), std::move(infos), {}));
+  while (const std::optional<std::string_view> bytes = ring.Next()) {
+    SLIPWAY_RETURN_IF_ERROR(writer.Append(*bytes));
+    missing -= static_cast<int64_t>(bytes->size());
+  }
+  if (missing > 0) return absl::CancelledError("the checkpoint was given up");
+  SLIPWAY_RETURN_IF_ERROR(writer.Finish());
+  part.contents = {writer.file_size(), writer.checksum()};
+  for (const RankSlices::Range& range : slices.ranges) {
+    const format::StoredTensor& stored = writer.layout()[range.slice];
+    part.tensors.push_back(range.tensor);
+    part.tensors.back().shards.front().file = part.file;
+    part.tensors.back().shards.front().byte_offset += stored.offset;
   }
   return part;
 }

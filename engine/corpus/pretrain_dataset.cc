@@ -11,6 +11,7 @@
 #include "common/str_cat.h"
 #include "engine/corpus/index_cache.h"
 #include "engine/corpus/megatron_order.h"
+#include "engine/corpus/token_scan.h"
 
 namespace slipway::engine::corpus {
 namespace {
@@ -22,9 +23,10 @@ class RowSamples final : public SampleSet {
   explicit RowSamples(TokenRow row) : row_(std::move(row)), length_(row_.options().seq_length) {}
 
   int64_t size() const override { return (row_.tokens() - 1) / length_; }
-  int64_t vocab_bound() const override { return 0; }
+  int64_t vocab_bound() const override { return row_.options().vocab_size; }
 
   absl::StatusOr<Sample> Get(int64_t item) const override {
+    SLIPWAY_RETURN_IF_ERROR(row_.CheckUnchanged());
     std::vector<int32_t> tokens;
     SLIPWAY_RETURN_IF_ERROR(row_.Append(item * length_, length_ + 1, tokens));
     return row_.MakeSample(std::move(tokens));
@@ -46,7 +48,7 @@ class MegatronSamples final : public SampleSource {
   MegatronSamples(TokenRow row, MegatronIndices indices) : row_(std::move(row)), indices_(std::move(indices)) {}
 
   int64_t epoch_size() const override { return indices_.size(); }
-  int64_t vocab_bound() const override { return 0; }
+  int64_t vocab_bound() const override { return row_.options().vocab_size; }
 
   absl::StatusOr<Sample> Get(int64_t k) const override {
     if (k < 0 || k >= indices_.size()) {
@@ -54,6 +56,7 @@ class MegatronSamples final : public SampleSource {
                                           " of the megatron order was asked for, which has ", indices_.size(),
                                           "; requested_samples fixes its length"));
     }
+    SLIPWAY_RETURN_IF_ERROR(row_.CheckUnchanged());
     const size_t sample = indices_.shuffle_index[static_cast<size_t>(k)];
     const int64_t first = indices_.sample_documents[sample];
     const int64_t last = indices_.sample_documents[sample + 1];
@@ -91,6 +94,7 @@ absl::StatusOr<TokenRow> TokenRow::Open(FileSystem& files, const PretrainOptions
   }
   SLIPWAY_ASSIGN_OR_RETURN(format::IndexedDataset dataset, format::IndexedDataset::Open(files, options.prefix));
   TokenRow row;
+  row.files_ = &files;
   row.options_ = options;
   row.dataset_ = std::make_shared<const format::IndexedDataset>(std::move(dataset));
   row.sequences_ = RangeOf(options.split, options.part, row.dataset_->sequence_count());
@@ -112,26 +116,16 @@ absl::Status TokenRow::AppendFromSequence(int64_t sequence, int64_t offset, int6
   SLIPWAY_RETURN_IF_ERROR(dataset_->Read(sequence, offset, fresh));
   for (size_t i = 0; i < fresh.size(); ++i) {
     if (fresh[i] >= options_.vocab_size) {
-      return absl::DataLossError(StrCat(options_.prefix, ": document ", dataset_->DocumentOf(sequence), " (sequence ",
-                                        sequence, ", token ", offset + static_cast<int64_t>(i), ") holds the id ",
-                                        fresh[i], ", but the model has ", options_.vocab_size,
-                                        " ids; was the data prepared with "
-                                        "another tokenizer?"));
+      return BadTokenId(*dataset_, sequence, offset + static_cast<int64_t>(i), fresh[i], options_.vocab_size);
     }
   }
   return absl::OkStatus();
 }
 
 absl::Status TokenRow::Append(int64_t first, int64_t count, std::vector<int32_t>& out) const {
-  // The sequence that holds token begin_ + first: the last one that does not start behind it.
-  int64_t low = sequences_.begin;
-  int64_t high = sequences_.end;
-  while (high - low > 1) {
-    const int64_t middle = low + (high - low) / 2;
-    (dataset_->SequenceStart(middle) <= begin_ + first ? low : high) = middle;
-  }
-  int64_t offset = begin_ + first - dataset_->SequenceStart(low);
-  for (int64_t sequence = low; count > 0; ++sequence) {
+  int64_t sequence = dataset_->SequenceAt(begin_ + first);
+  int64_t offset = begin_ + first - dataset_->SequenceStart(sequence);
+  for (; count > 0; ++sequence) {
     const int64_t part = std::min(count, dataset_->SequenceLength(sequence) - offset);
     SLIPWAY_RETURN_IF_ERROR(AppendFromSequence(sequence, offset, part, out));
     count -= part;

@@ -27,7 +27,8 @@ struct PretrainOptions {
   std::optional<int32_t> eod_without_loss;
 };
 
-// The tokens of one part of a dataset as one long row, in file order. Immutable, thread-safe.
+// The tokens of one part of a dataset as one long row, in file order. Immutable, thread-safe. The file system outlives
+// it, and what is made from it.
 class TokenRow {
  public:
   static absl::StatusOr<TokenRow> Open(FileSystem& files, const PretrainOptions& options);
@@ -37,6 +38,8 @@ class TokenRow {
   const format::IndexedDataset& dataset() const { return *dataset_; }
   const PretrainOptions& options() const { return options_; }
 
+  // DataLoss when the files are no longer those that were opened.
+  absl::Status CheckUnchanged() const { return dataset_->CheckUnchanged(*files_); }
   // Appends `count` tokens from place `first` of the row.
   absl::Status Append(int64_t first, int64_t count, std::vector<int32_t>& out) const;
   // Appends `count` tokens of a sequence from `offset` on.
@@ -47,6 +50,7 @@ class TokenRow {
  private:
   TokenRow() = default;
 
+  FileSystem* files_ = nullptr;
   std::shared_ptr<const format::IndexedDataset> dataset_;
   PretrainOptions options_;
   SequenceRange sequences_;

@@ -26,11 +26,14 @@ class SampleSource {
   virtual ~SampleSource() = default;
   // Samples of one epoch: the size of the dataset.
   virtual int64_t epoch_size() const = 0;
-  // Sample k of the stream; it never ends. DataLoss naming dataset, document and offset when the data is bad.
+  // Sample k of the stream, which never ends but in the megatron order: there it is OutOfRange from the samples on that
+  // the order was built for (dataset.requested_samples, which the spec's rules keep a run within). DataLoss naming file,
+  // document and offset when the data is bad or is no longer what it was.
   virtual absl::StatusOr<Sample> Get(int64_t k) const = 0;
   // Σ weights of sample k, without building it where that is cheaper.
   virtual absl::StatusOr<double> LossWeight(int64_t k) const = 0;
-  // One past the largest token id that the data can hold (for checks against the embedding), or 0 when unknown.
+  // One past the largest token id that a sample can hold, for checks against the embedding. Where the ids are only known
+  // once they are read (indexed data), it is what Get refuses.
   virtual int64_t vocab_bound() const = 0;
 };
 

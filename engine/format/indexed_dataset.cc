@@ -90,6 +90,8 @@ absl::StatusOr<IndexedDataset> IndexedDataset::Open(FileSystem& file_system, con
   IndexedDataset dataset;
   dataset.prefix_ = prefix;
   const std::string index_path = IndexPath(prefix), data_path = DataPath(prefix);
+  SLIPWAY_ASSIGN_OR_RETURN(dataset.index_info_, file_system.Stat(index_path));
+  SLIPWAY_ASSIGN_OR_RETURN(dataset.data_info_, file_system.Stat(data_path));
   SLIPWAY_ASSIGN_OR_RETURN(dataset.index_, file_system.Map(index_path));
   SLIPWAY_ASSIGN_OR_RETURN(dataset.data_, file_system.Map(data_path));
   SLIPWAY_RETURN_IF_ERROR(dataset.CheckIndex(dataset.index_->data(), index_path));
@@ -195,6 +197,16 @@ int64_t IndexedDataset::DocumentStart(int64_t document) const {
   return LoadLittleEndian<int64_t>(boundaries_ + 8 * document);
 }
 
+int64_t IndexedDataset::SequenceAt(int64_t token) const {
+  // The last one that does not start behind it: empty ones before it are skipped.
+  int64_t low = 0, high = sequences_;
+  while (high - low > 1) {
+    const int64_t middle = low + (high - low) / 2;
+    (SequenceStart(middle) <= token ? low : high) = middle;
+  }
+  return low;
+}
+
 int64_t IndexedDataset::DocumentOf(int64_t sequence) const {
   // The last document that starts at or before the sequence: empty documents before it are skipped.
   int64_t low = 0, high = documents_;
@@ -239,6 +251,19 @@ absl::Status IndexedDataset::Read(int64_t sequence, int64_t offset, absl::Span<i
   if (good) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(DataPath(prefix_), ": document ", DocumentOf(sequence), " (sequence ",
                                                  sequence, ") holds a token id outside 0 to 2147483647"));
+}
+
+absl::Status IndexedDataset::CheckUnchanged(FileSystem& file_system) const {
+  const std::pair<std::string, const FileInfo*> opened[] = {{IndexPath(prefix_), &index_info_},
+                                                            {DataPath(prefix_), &data_info_}};
+  for (const auto& [path, before] : opened) {
+    SLIPWAY_ASSIGN_OR_RETURN(const FileInfo now, file_system.Stat(path));
+    if (now.size == before->size && now.modified == before->modified) continue;
+    return absl::DataLossError(absl::StrCat(path, " was changed while it was in use: it had ", before->size,
+                                            " bytes of ", absl::FormatTime(before->modified), ", and now has ", now.size,
+                                            " of ", absl::FormatTime(now.modified)));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace slipway::engine::format

@@ -46,11 +46,16 @@ class IndexedDataset {
   int64_t SequenceStart(int64_t sequence) const;
   // The first sequence of a document in [0, document_count()], where the last value is sequence_count().
   int64_t DocumentStart(int64_t document) const;
+  // The sequence that holds a token in [0, token_count()).
+  int64_t SequenceAt(int64_t token) const;
   // The document that holds a sequence.
   int64_t DocumentOf(int64_t sequence) const;
   // Fills `out` with the tokens from `offset` on. OutOfRange when the sequence does not have them all; InvalidArgument,
   // naming the document, for an id that is negative or above 2^31 - 1.
   absl::Status Read(int64_t sequence, int64_t offset, absl::Span<int32_t> out) const;
+  // DataLoss, naming the file and what it was and is, when a file has another size or time of change than at Open: what
+  // is read from then on is not what the run was started with. Costs two calls of stat.
+  absl::Status CheckUnchanged(FileSystem& file_system) const;
 
  private:
   IndexedDataset() = default;
@@ -61,6 +66,8 @@ class IndexedDataset {
   std::string prefix_;
   std::unique_ptr<MappedFile> index_;
   std::unique_ptr<MappedFile> data_;
+  FileInfo index_info_;
+  FileInfo data_info_;
   TokenType type_ = TokenType::kInt32;
   int64_t sequences_ = 0;
   int64_t documents_ = 0;

@@ -51,8 +51,10 @@ StepOutcome AdamW::Step(double learning_rate, const at::Tensor& loss_sum) {
                                : at::ones_like(norm);
   const at::Tensor update = updates_ + 1.0;
   const bool separate_weights = store_.options().compute_dtype != at::kFloat;
-  for (parallel::Bucket& bucket : store_.buckets()) {
+  for (size_t b = 0; b < store_.buckets().size(); ++b) {
+    const parallel::Bucket& bucket = store_.buckets()[b];
     if (!bucket.trainable) continue;
+    if (listener_ != nullptr) listener_->BeforeUpdate(static_cast<int>(b));
     ops::AdamW(bucket.master, bucket.exp_avg, bucket.exp_avg_sq, bucket.grad_slice(),
                separate_weights ? std::optional<at::Tensor>(bucket.weight_slice()) : std::nullopt, update, scale, skip,
                learning_rate, options_.beta1, options_.beta2, options_.epsilon,

@@ -36,6 +36,13 @@ struct StepOutcome {
   at::Tensor skipped;    // 1: nothing was changed
 };
 
+// Told before the optimizer overwrites a bucket's master weights and moments; may block.
+class UpdateListener {
+ public:
+  virtual ~UpdateListener() = default;
+  virtual void BeforeUpdate(int bucket) = 0;
+};
+
 class AdamW {
  public:
   // The store and the groups outlive the optimizer.
@@ -48,6 +55,8 @@ class AdamW {
   // The number of updates made so far (skipped steps are none): fp32 scalar on the device, part of the state of a run.
   const at::Tensor& updates() const { return updates_; }
   void SetUpdates(int64_t updates);
+  // May be null; is told in every step, also where the step is skipped, and outlives the last one.
+  void SetListener(UpdateListener* listener) { listener_ = listener; }
 
  private:
   at::Tensor SquaredNorm(const at::Tensor& loss_sum) const;
@@ -55,6 +64,7 @@ class AdamW {
   parallel::FlatStore& store_;
   const comm::ParallelGroups& groups_;
   AdamWOptions options_;
+  UpdateListener* listener_ = nullptr;
   at::Tensor updates_;
 };
 

@@ -156,17 +156,17 @@ class BucketStore final : public FlatStore, public GradListener {
   Bucket MakeBucket(int index) const {
     const PlannedBucket& planned = plan_.buckets[index];
     const int shard = groups_.dp_cp->rank();
-    const bool sharded = options_.shard_optimizer;
     const at::TensorOptions fp32 = at::TensorOptions().dtype(at::kFloat).device(options_.device);
     Bucket bucket;
     bucket.weights = at::zeros({planned.elements}, fp32.dtype(options_.compute_dtype));
+    bucket.trainable = planned.trainable && !options_.weights_only;
+    const bool sharded = options_.shard_optimizer && bucket.trainable;
     bucket.shard_elements = sharded ? plan_.ShardElements(index) : planned.elements;
     bucket.shard_begin = sharded ? shard * bucket.shard_elements : 0;
     bucket.weight_decay = planned.weight_decay;
     bucket.tp_replicated = planned.tp_replicated;
-    bucket.trainable = planned.trainable;
     bucket.counted = CountedRanges(plan_, index, shard);
-    if (!planned.trainable) return bucket;
+    if (!bucket.trainable) return bucket;
     bucket.main_grads = at::zeros({planned.elements}, fp32);
     bucket.master =
         options_.compute_dtype == at::kFloat ? bucket.weight_slice() : at::zeros({bucket.shard_elements}, fp32);

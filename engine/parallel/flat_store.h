@@ -11,7 +11,7 @@
 //   main gradients    fp32 [N]
 //   master weights    fp32 [S]; fp32 compute: a view of the compute weights
 //   exp_avg, exp_avg_sq  fp32 [S]
-// A frozen bucket has compute weights alone.
+// A frozen bucket has compute weights alone, whole on each rank; with `weights_only` every bucket is frozen.
 // Padding elements are zero for ever: their gradients are never written.
 // Thread-safety: the training thread (see ParamHandle for the autograd thread).
 #ifndef SLIPWAY_ENGINE_PARALLEL_FLAT_STORE_H_
@@ -41,6 +41,7 @@ struct FlatStoreOptions {
   int64_t bucket_elements = 40'000'000;  // a bucket closes when it reaches this
   int64_t make_vocab_size_divisible_by = 128;
   bool sequence_parallel = false;  // norms see only their rank's tokens
+  bool weights_only = false;       // nothing is trained: no gradients, master weights or moments
 };
 
 // A box of the global tensor: start and extent per dimension.
@@ -87,6 +88,8 @@ struct Bucket {
 
   at::Tensor grad_slice() const { return main_grads.narrow(0, shard_begin, shard_elements); }
   at::Tensor weight_slice() const { return weights.narrow(0, shard_begin, shard_elements); }
+  // Where weights are loaded to: what PublishWeights starts from, and the weights themselves where nothing is trained.
+  at::Tensor loaded_slice() const { return master.defined() ? master : weight_slice(); }
 };
 
 class FlatStore {

@@ -275,6 +275,23 @@ TEST(FlatStore, FrozenParametersHaveNoState) {
   });
 }
 
+TEST(FlatStore, WeightsOnlyIsWeightsOnly) {
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    OnMesh({.dp = 2}, TinyArch(true), {.compute_dtype = dtype, .weights_only = true}, [&](Rank& rank) {
+      FlatStore& store = *rank.store;
+      store.InitializeWeights(1);
+      store.PublishWeights();
+      EXPECT_FALSE(store.Handle("embedding")->requires_grad());
+      for (const Bucket& bucket : store.buckets()) {
+        EXPECT_FALSE(bucket.main_grads.defined() || bucket.master.defined());
+        EXPECT_FALSE(bucket.exp_avg.defined() || bucket.exp_avg_sq.defined());
+        EXPECT_EQ(bucket.loaded_slice().numel(), bucket.weights.numel()) << "each rank loads all of it";
+        EXPECT_EQ(bucket.loaded_slice().scalar_type(), dtype);
+      }
+    });
+  }
+}
+
 TEST(FlatStore, PublishAndAdoptAreInverse) {
   OnMesh({.dp = 2}, TinyArch(false), {.compute_dtype = at::kBFloat16, .bucket_elements = 3000}, [](Rank& rank) {
     FlatStore& store = *rank.store;

@@ -7,6 +7,7 @@
 
 #include "common/status_macros.h"
 #include "engine/corpus/sample_order.h"
+#include "engine/train/datasets.h"
 
 namespace slipway::engine::train {
 namespace {
@@ -67,6 +68,7 @@ DataFeed::~DataFeed() {
 absl::StatusOr<StepBatch> DataFeed::Take(int64_t consumed) {
   absl::StatusOr<StepBatch> batch = prepared_.valid() && prepared_for_ == consumed ? prepared_.get() : Make(consumed);
   if (prepared_.valid()) prepared_.wait();
+  if (!batch.ok()) return DataFault(batch.status());
   prepared_for_ = consumed + slicing_.global_batch_size;
   prepared_ = std::async(std::launch::async, [this, next = prepared_for_] { return Make(next); });
   return batch;

@@ -144,14 +144,18 @@ absl::StatusOr<Datasets> OpenDatasets(const v1::TrainingSpec& resolved, const ar
   absl::StatusOr<Datasets> opened = kind == "chat"      ? OpenChat(resolved, files)
                                     : kind == "indexed" ? OpenIndexed(resolved, arch, cache_dir, files)
                                                         : OpenMock(resolved, arch);
-  if (!opened.ok()) return WithCause(opened.status(), "DATA");
+  if (!opened.ok()) return DataFault(opened.status());
   for (const auto& [source, path] : {std::pair{opened->training, resolved.dataset().path()},
                                      std::pair{opened->validation, resolved.dataset().validation_path()}}) {
     if (source == nullptr) continue;
     if (const absl::Status checked = CheckVocabulary(*source, arch, path); !checked.ok())
-      return WithCause(checked, "DATA");
+      return DataFault(checked);
   }
   return opened;
+}
+
+absl::Status DataFault(const absl::Status& status) {
+  return WithCause(status, absl::IsUnavailable(status) ? "STORAGE" : "DATA");
 }
 
 }  // namespace slipway::engine::train

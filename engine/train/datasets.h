@@ -21,9 +21,13 @@ struct Datasets {
 };
 
 // cache_dir: where index caches go when the spec names no place and the data's own is not writable.
-// Errors name file and line, or dataset, document and token id; token ids beyond the model's vocabulary are refused.
+// Errors name file and line, or dataset, document and token id. Token ids beyond the model's vocabulary are refused, in
+// indexed data when they are read: the preflight looks at all of them before (engine/corpus/token_scan.h).
 absl::StatusOr<Datasets> OpenDatasets(const v1::TrainingSpec& resolved, const arch::ModelArch& arch,
                                       const std::string& cache_dir, FileSystem& files);
+
+// An error of a dataset with its cause class: DATA, which no restart mends, or STORAGE where the disk may come back.
+absl::Status DataFault(const absl::Status& status);
 
 }  // namespace slipway::engine::train
 

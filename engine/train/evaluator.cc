@@ -9,6 +9,7 @@
 #include "common/status_macros.h"
 #include "engine/topology/pipeline_schedule.h"
 #include "engine/train/data_feed.h"
+#include "engine/train/datasets.h"
 
 namespace slipway::engine::train {
 namespace {
@@ -48,10 +49,11 @@ absl::StatusOr<EvaluationResult> Evaluate(parallel::PipelineRunner& runner, cons
       topology::ForwardOnly(groups.pp->size(), 1, static_cast<int>(options.slicing.micro_batches())));
   double loss = 0, weight = 0;
   for (int64_t first = 0; first < end; first += batch) {
-    SLIPWAY_ASSIGN_OR_RETURN(const std::vector<model::MicroBatch> batches,
-                             EvaluationBatches(source, options, first, end, weight));
+    const absl::StatusOr<std::vector<model::MicroBatch>> batches =
+        EvaluationBatches(source, options, first, end, weight);
+    if (!batches.ok()) return DataFault(batches.status());
     parallel::StepInput input;
-    input.micro_batch = [&](int m) { return batches[m]; };
+    input.micro_batch = [&](int m) { return (*batches)[m]; };
     loss += runner.Evaluate(schedule, input).item<double>();
   }
   at::Tensor sums = at::tensor({loss, weight}, at::kDouble).to(options.device);

@@ -26,7 +26,7 @@ struct EvaluationResult {
   double weight = 0;
 };
 
-// All ranks call it alike. Exceptions of LibTorch and of communication pass through.
+// All ranks call it alike. Errors of the data carry a cause class. Exceptions of LibTorch and of communication pass through.
 absl::StatusOr<EvaluationResult> Evaluate(parallel::PipelineRunner& runner, const corpus::SampleSource& source,
                                           const EvaluatorOptions& options, const comm::ParallelGroups& groups);
 

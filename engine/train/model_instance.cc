@@ -35,6 +35,7 @@ absl::StatusOr<ModelInstance> ModelInstance::CreateSingle(const arch::ModelArch&
   parallel::FlatStoreOptions options;
   options.compute_dtype = compute_dtype;
   options.device = device;
+  options.weights_only = true;
   return Create(arch, mesh, 0, groups, options);
 }
 

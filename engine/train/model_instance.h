@@ -21,7 +21,7 @@ class ModelInstance {
   static absl::StatusOr<ModelInstance> Create(const arch::ModelArch& arch, const topology::Mesh& mesh, int rank,
                                               const comm::ParallelGroups& groups,
                                               const parallel::FlatStoreOptions& options);
-  // The whole model on one rank.
+  // The whole model on one rank, for computing alone: weights, and nothing that training needs.
   static absl::StatusOr<ModelInstance> CreateSingle(const arch::ModelArch& arch, at::ScalarType compute_dtype,
                                                     at::Device device);
 

@@ -15,6 +15,7 @@
 #include "common/timestamp.h"
 #include "engine/arch/model_estimate.h"
 #include "engine/checkpoint/checkpoint_io.h"
+#include "engine/checkpoint/checkpoint_saver.h"
 #include "engine/checkpoint/hf_export.h"
 #include "engine/format/checkpoint_directory.h"
 #include "engine/optim/adamw.h"
@@ -51,7 +52,17 @@ class TrainingRun {
   absl::StatusOr<TrainOutcome> Run() {
     observer_.Phase("load");
     SLIPWAY_RETURN_IF_ERROR(Load());
-    return Guarded("training", [&] { return Train(); });
+    absl::StatusOr<TrainOutcome> outcome = Guarded("training", [&] { return Train(); });
+    // Too many non-finite steps end all ranks alike: what is being saved still becomes durable. With any other error this
+    // rank is alone, and a save that is under way is given up.
+    if (absl::IsAborted(outcome.status()) && outcome.status().GetPayload(kCausePayload) == "NUMERIC") {
+      const absl::Status ended = Guarded("saving", [&] {
+        EndSaveAndGoOn();
+        return absl::OkStatus();
+      });
+      if (!ended.ok()) spdlog::error("{}", ToStd(ended.message()));
+    }
+    return outcome;
   }
 
  private:
@@ -61,8 +72,15 @@ class TrainingRun {
   absl::StatusOr<TrainOutcome> Train();
   absl::Status RunStep();
   absl::Status EvaluateNow();
-  absl::Status Save(int64_t request_number);
-  absl::Status SaveBetweenSteps(int64_t request_number);
+  // Begins to save this step, unless it is durable already; the earlier save, if one is under way, is waited for. An
+  // error is not one of saving: it ends the run.
+  absl::Status BeginSave(int64_t request_number);
+  // Takes the outcome of the save that is under way, waiting for it, and tells it; OK without one.
+  absl::Status EndSave();
+  // A save that failed costs nothing but itself: all ranks failed alike and the older checkpoints are untouched.
+  void EndSaveAndGoOn();
+  // This step, durable.
+  absl::Status SaveNow(int64_t request_number);
   absl::StatusOr<TrainOutcome> Finish();
   void PostControl(int64_t step);
   bool IsReporter() const { return env_.rank == 0; }
@@ -89,6 +107,8 @@ class TrainingRun {
   // The newest durable checkpoint of this run's history, also one that it resumed from.
   std::optional<v1::Checkpoint> committed_;
   int64_t served_requests_ = 0;
+  int64_t saving_step_ = 0;  // of the save that is under way
+  std::optional<checkpoint::CheckpointSaver> saver_;  // last: it reads the store until it is gone
 };
 
 absl::Status TrainingRun::Load() {
@@ -104,6 +124,8 @@ absl::Status TrainingRun::Load() {
   SLIPWAY_ASSIGN_OR_RETURN(
       schedule_, topology::OneForwardOneBackward(env_.mesh->sizes().pp, static_cast<int>(slicing.micro_batches())));
   optimizer_.emplace(model_->store(), *env_.groups, OptimizerOptions(spec_.optimizer()));
+  saver_.emplace(*env_.files, model_->store(), *env_.groups, env_.save_group, int64_t{spec_.checkpoint().save_buffer_mib()} << 20, *env_.clock);
+  optimizer_->SetListener(&*saver_);
   SLIPWAY_ASSIGN_OR_RETURN(const StartPoint start, Guarded("loading weights", [&] { return LoadWeights(); }));
   parallel::PipelineOptions pipeline;
   pipeline.hidden_size = arch_.hidden_size;
@@ -211,18 +233,20 @@ absl::StatusOr<TrainOutcome> TrainingRun::Train() {
     }
     if (decision.stop) {
       SLIPWAY_RETURN_IF_ERROR(reporter_->Flush());
-      const absl::Status saved = Save(decision.checkpoint_requests);
+      const absl::Status saved = SaveNow(decision.checkpoint_requests);
       if (!saved.ok()) return WithCause(Annotate(saved, "the checkpoint of a stop"), "STORAGE");
       return TrainOutcome::kStopped;
     }
-    if (decision.checkpoint_requests > served_requests_)
-      SLIPWAY_RETURN_IF_ERROR(SaveBetweenSteps(decision.checkpoint_requests));
+    if (saver_->finished()) EndSaveAndGoOn();
+    if (decision.checkpoint_requests > served_requests_) {
+      SLIPWAY_RETURN_IF_ERROR(BeginSave(decision.checkpoint_requests));
+    }
     observer_.Phase("step");
     SLIPWAY_RETURN_IF_ERROR(RunStep());
     const bool last = state_.step == spec_.training().train_iters();
     if (validation.eval_interval() > 0 && (Due(validation.eval_interval()) || last))
       SLIPWAY_RETURN_IF_ERROR(EvaluateNow());
-    if (!last && Due(spec_.checkpoint().save_interval())) SLIPWAY_RETURN_IF_ERROR(SaveBetweenSteps(served_requests_));
+    if (!last && Due(spec_.checkpoint().save_interval())) SLIPWAY_RETURN_IF_ERROR(BeginSave(served_requests_));
   }
   return Finish();
 }
@@ -275,16 +299,18 @@ absl::Status TrainingRun::EvaluateNow() {
   return absl::OkStatus();
 }
 
-absl::Status TrainingRun::Save(int64_t request_number) {
+absl::Status TrainingRun::BeginSave(int64_t request_number) {
+  EndSaveAndGoOn();
   SLIPWAY_RETURN_IF_ERROR(reporter_->Flush());
   observer_.Phase("save");
+  const int64_t answers = request_number > served_requests_ ? request_number : 0;
+  served_requests_ = std::max(served_requests_, request_number);
   if (committed_.has_value() && committed_->step() == state_.step) {
     // Durable already; a new request is answered with it.
-    if (request_number > served_requests_ && IsReporter()) {
-      committed_->set_request_number(request_number);
+    if (answers > 0 && IsReporter()) {
+      committed_->set_request_number(answers);
       observer_.Committed(*committed_);
     }
-    served_requests_ = std::max(served_requests_, request_number);
     return absl::OkStatus();
   }
   checkpoint::SaveRequest request;
@@ -297,36 +323,42 @@ absl::Status TrainingRun::Save(int64_t request_number) {
   request.lineage = lineage_;
   request.config_json = config_json_;
   request.keep_last = spec_.checkpoint().keep_last();
-  request.request_number = request_number > served_requests_ ? request_number : 0;
-  SLIPWAY_ASSIGN_OR_RETURN(std::vector<v1::Checkpoint> changes,
-                           checkpoint::SaveCheckpoint(*env_.files, request, model_->store(), *env_.groups));
-  *changes[0].mutable_commit_time() = ToTimestamp(env_.clock->WallNow());
+  request.request_number = answers;
+  saving_step_ = state_.step;
+  saver_->Begin(std::move(request));
+  return absl::OkStatus();
+}
+
+absl::Status TrainingRun::EndSave() {
+  if (!saver_->under_way()) return absl::OkStatus();
+  if (!saver_->finished()) observer_.Phase("save");
+  SLIPWAY_ASSIGN_OR_RETURN(const std::vector<v1::Checkpoint> changes, saver_->Take());
   committed_ = changes[0];
-  served_requests_ = std::max(served_requests_, request_number);
   if (IsReporter()) {
     for (const v1::Checkpoint& change : changes) observer_.Committed(change);
   }
   return absl::OkStatus();
 }
 
-absl::Status TrainingRun::SaveBetweenSteps(int64_t request_number) {
-  const absl::Status saved = Save(request_number);
-  if (saved.ok()) return saved;
-  // All ranks failed alike and the older checkpoints are untouched: training goes on, loudly.
-  spdlog::error("the checkpoint of step {} failed, training goes on: {}", state_.step, ToStd(saved.message()));
-  if (IsReporter()) {
-    observer_.SaveFailed(state_.step, JoinPath(env_.checkpoint_dir, format::CheckpointName({state_.step, env_.epoch})),
-                         saved);
-  }
-  served_requests_ = std::max(served_requests_, request_number);
-  return absl::OkStatus();
+void TrainingRun::EndSaveAndGoOn() {
+  const absl::Status saved = EndSave();
+  if (saved.ok()) return;
+  spdlog::error("the checkpoint of step {} failed, training goes on: {}", saving_step_, ToStd(saved.message()));
+  if (!IsReporter()) return;
+  observer_.SaveFailed(saving_step_, JoinPath(env_.checkpoint_dir, format::CheckpointName({saving_step_, env_.epoch})),
+                       saved);
+}
+
+absl::Status TrainingRun::SaveNow(int64_t request_number) {
+  SLIPWAY_RETURN_IF_ERROR(BeginSave(request_number));
+  return EndSave();
 }
 
 absl::StatusOr<TrainOutcome> TrainingRun::Finish() {
   // The decision for the step after the last one: taken, so that every rank leaves the channel in the same place.
   SLIPWAY_RETURN_IF_ERROR(env_.control->Take().status());
   SLIPWAY_RETURN_IF_ERROR(reporter_->Flush());
-  const absl::Status saved = Save(served_requests_);
+  const absl::Status saved = SaveNow(served_requests_);
   if (!saved.ok()) return WithCause(Annotate(saved, "the final checkpoint"), "STORAGE");
   if (spec_.checkpoint().export_hf() && IsReporter()) {
     observer_.Phase("export");

@@ -32,7 +32,7 @@ struct StartPoint {
 class TrainObserver {
  public:
   virtual ~TrainObserver() = default;
-  virtual void Phase(std::string_view phase) = 0;              // "load", "step", "save", "eval", "export"
+  virtual void Phase(std::string_view phase) = 0;              // "load", "step", "save" (waits for a save), "eval", "export"
   virtual void Ready(const StartPoint& start) = 0;             // loaded, before the first step
   virtual void StepDone(int64_t step) = 0;                     // on every rank
   virtual void Metrics(const v1::StepMetrics& metrics) = 0;    // rank 0
@@ -58,6 +58,7 @@ struct TrainEnvironment {
   int rank = 0;
   const comm::ParallelGroups* groups = nullptr;
   comm::ControlChannel* control = nullptr;
+  comm::CommPtr save_group;  // all ranks, on CPU; nothing but saving uses it
   at::Device device = at::kCPU;
   int64_t epoch = 1;
   std::vector<v1::LineageEntry> lineage;

@@ -180,14 +180,21 @@ class Cluster:
         generation = struct.unpack_from("<Q", board, 8)[0]
         return board[16 + generation % 2 * 136:][64:96].split(b"\0")[0].decode() or "start"
 
-    def freeze(self, job, phase, deadline=20.0):
-        """SIGSTOP to rank 0 while it is in that phase: its process. Nothing that needs all ranks goes on until SIGCONT."""
+    def is_at(self, job, moment):
+        """Whether rank 0 is in that phase; "save": whether a checkpoint is being written, whatever the training does
+        meanwhile. Rank 0 makes its temporary directory first and renames it last."""
+        if moment != "save":
+            return self.rank_phase(job) == moment
+        return any((self.data_dir / "jobs" / "default" / job / "checkpoints").glob(".saving-*"))
+
+    def freeze(self, job, moment, deadline=20.0):
+        """SIGSTOP to rank 0 at that moment: its process. Nothing that needs all ranks goes on until SIGCONT."""
         end, pid = time.monotonic() + deadline, 0
         while time.monotonic() < end:
             # Looking for the process takes longer than a phase may: it is known before the phase comes.
             if not pid or self.process_state(pid) in "ZX":
                 pid = self.rank_pid(job)
-            if not pid or self.rank_phase(job) != phase:
+            if not pid or not self.is_at(job, moment):
                 time.sleep(0.0005)
                 continue
             try:
@@ -195,10 +202,10 @@ class Cluster:
             except ProcessLookupError:
                 continue
             self.until(lambda: self.process_state(pid) in "TZX", 5)
-            if self.process_state(pid) == "T" and self.rank_phase(job) == phase:
+            if self.process_state(pid) == "T" and self.is_at(job, moment):
                 return pid
             self.thaw(pid)
-        raise AssertionError(f"rank 0 of {job} was not caught in {phase} in {deadline} s: {json.dumps(self.job(job))[:2000]}")
+        raise AssertionError(f"rank 0 of {job} was not caught in {moment} in {deadline} s: {json.dumps(self.job(job))[:2000]}")
 
     @staticmethod
     def process_state(pid):

@@ -18,10 +18,10 @@ TRAINING = {"train_iters": 80, "global_batch_size": 96, "seq_length": 64}
 PROGRAMS = ["slipwayd", "slipway-agent", "slipway-shim", "slipway-worker"]
 MOMENTS = ["start", "rendezvous", "load", "step", "save", "pause", "reply"]
 BEFORE_TRAINING = MOMENTS[:3]
-# What the job's state and rank 0's phase must be at the kill.
+# What the job's state and rank 0's phase must be at the kill. Saves go on beside steps.
 HIT = {"start": ("STARTING", "start device rendezvous load"), "rendezvous": ("STARTING", "rendezvous"),
-       "load": ("STARTING", "load"), "step": ("RUNNING", "step"), "save": ("RUNNING", "save"),
-       "pause": ("PAUSING", "save"), "reply": ("RUNNING", "step")}
+       "load": ("STARTING", "load"), "step": ("RUNNING", "step"), "save": ("RUNNING", "save step"),
+       "pause": ("PAUSING", "save step"), "reply": ("RUNNING", "step")}
 
 
 class Submitter:

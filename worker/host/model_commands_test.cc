@@ -203,6 +203,28 @@ TEST_F(ModelCommandsTest, TheLossOfATextIsTheMeanOverItsTokens) {
   EXPECT_THAT(Eval(options, out), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("at least two tokens")));
 }
 
+// No gradients, master weights or moments, which make a model that trains up to nine times as large.
+TEST_F(ModelCommandsTest, AModelThatOnlyComputesTakesTheBytesOfItsWeights) {
+  const std::string checkpoint = MakeCheckpoint();
+  for (const std::string& model : {model_, checkpoint}) {
+    for (const auto& [dtype, size] : {std::pair{"float32", 4}, std::pair{"bfloat16", 2}}) {
+      ASSERT_OK_AND_ASSIGN(LoadedModel loaded, LoadModel(files_, {.model = model, .dtype = dtype, .threads = 1}));
+      engine::parallel::FlatStore& store = loaded.instance.store();
+      int64_t elements = 0, bytes = 0;
+      for (const engine::parallel::LogicalShare& share : store.shares()) elements += share.elements;
+      for (const engine::parallel::Bucket& bucket : store.buckets()) {
+        for (const at::Tensor& buffer :
+             {bucket.weights, bucket.main_grads, bucket.master, bucket.exp_avg, bucket.exp_avg_sq}) {
+          if (buffer.defined()) bytes += static_cast<int64_t>(buffer.nbytes());
+        }
+        EXPECT_GT(bucket.weights.abs().sum().item<float>(), 0.f);
+      }
+      EXPECT_GE(bytes, elements * size) << model;
+      EXPECT_LE(bytes, (elements + elements / 4) * size) << model << ": more than weights and the vocabulary's padding";
+    }
+  }
+}
+
 TEST_F(ModelCommandsTest, TheLossOfAChatFileCountsAssistantTokens) {
   const std::string chat =
       R"({"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]})";

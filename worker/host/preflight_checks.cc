@@ -1,21 +1,27 @@
 #include "worker/host/preflight_checks.h"
 
+#include <spdlog/spdlog.h>
+
 #include <algorithm>
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <system_error>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_join.h"
+#include "common/clock.h"
 #include "common/status_macros.h"
 #include "common/str_cat.h"
 #include "common/text.h"
 #include "engine/arch/param_spec.h"
 #include "engine/checkpoint/checkpoint_io.h"
 #include "engine/checkpoint/stored_model.h"
+#include "engine/corpus/token_scan.h"
 #include "engine/format/checkpoint_directory.h"
 #include "engine/format/hf_model_check.h"
+#include "engine/format/indexed_dataset.h"
 #include "engine/spec/plan.h"
 #include "engine/spec/spec_fields.h"
 #include "engine/tokenizer/tokenizer.h"
@@ -51,6 +57,29 @@ void CheckHfWeights(FileSystem& files, const std::string& directory, const engin
   for (const std::string& fault : findings->faults) AddFault(kPath, StrCat(directory, ": ", fault), result);
   for (const std::string& note : findings->notes) result->mutable_dataset()->add_notes(StrCat(directory, ": ", note));
 }
+
+constexpr absl::Duration kScanLogInterval = absl::Seconds(10);
+
+// How far a scan is, in the log: the end of it is shown when the preflight's deadline passes.
+class ScanLog {
+ public:
+  explicit ScanLog(const std::string& prefix) : prefix_(prefix) { spdlog::info("checking the token ids of {}", prefix_); }
+
+  void operator()(int64_t done, int64_t total) {
+    const absl::Duration now = clock_.MonotonicNow();
+    if (done < total && now - last_ < kScanLogInterval) return;
+    last_ = now;
+    const double seconds = std::max(absl::ToDoubleSeconds(now - start_), 1e-3);
+    spdlog::info("token ids of {}: {} of {} checked, {} a second", prefix_, FormatBytes(done), FormatBytes(total),
+                 FormatBytes(static_cast<int64_t>(static_cast<double>(done) / seconds)));
+  }
+
+ private:
+  const std::string& prefix_;
+  const RealClock clock_;
+  const absl::Duration start_ = clock_.MonotonicNow();
+  absl::Duration last_ = start_;
+};
 
 void CheckPretrained(FileSystem& files, const std::string& directory, const engine::arch::ModelArch& arch,
                      PreflightResult* result) {
@@ -155,6 +184,21 @@ void CheckSpace(FileSystem& files, const WorkerLaunch& launch, const engine::arc
   result->mutable_dataset()->add_notes(StrCat(directory, " has ", FormatBytes(*free),
                                               " free; the checkpoints that the job keeps take up to ",
                                               FormatBytes(plan->checkpoints_kept_bytes)));
+}
+
+void CheckTokenIds(FileSystem& files, const TrainingSpec& spec, const engine::arch::ModelArch& arch,
+                   PreflightResult* result) {
+  if (spec.dataset().kind() != "indexed") return;
+  const auto check = [&](const std::string& field, const std::string& prefix) {
+    const auto dataset = engine::format::IndexedDataset::Open(files, prefix);
+    if (!dataset.ok()) return;
+    ScanLog log(prefix);
+    AddFault(field,
+             engine::corpus::ScanTokens(files, *dataset, {.vocab_size = arch.vocab_size, .progress = std::ref(log)}),
+             result);
+  };
+  check("dataset.path", spec.dataset().path());
+  if (spec.dataset().has_validation_path()) check("dataset.validation_path", spec.dataset().validation_path());
 }
 
 }  // namespace slipway::worker::host

@@ -31,6 +31,10 @@ void CheckWritable(FileSystem& files, const std::string& path, const std::string
 // One checkpoint must fit; a note where those to be kept do not. REQUIRES: a spec without faults.
 void CheckSpace(FileSystem& files, const slipway::worker::v1::WorkerLaunch& launch, const engine::arch::ModelArch& arch,
                 slipway::v1::PreflightResult* result);
+// Every token id of indexed data has a row in the embedding. Reads all of the files, of any size, and logs how far it is:
+// their size over the disk's rate has to stay within the preflight's deadline. Files that do not open are not its matter.
+void CheckTokenIds(FileSystem& files, const slipway::v1::TrainingSpec& spec, const engine::arch::ModelArch& arch,
+                   slipway::v1::PreflightResult* result);
 
 }  // namespace slipway::worker::host
 

@@ -69,6 +69,8 @@ PreflightResult Preflight(FileSystem& files, const slipway::worker::v1::WorkerLa
     CheckWritable(files, "output", launch.output_dir(), &result);
     CheckWritable(files, "checkpoint.path", launch.checkpoint_dir(), &result);
     if (spec_is_right && arch.ok()) CheckSpace(files, launch, *arch, &result);
+    // Last, because it reads everything.
+    if (spec_is_right && arch.ok()) CheckTokenIds(files, launch.spec(), *arch, &result);
   }
   result.set_ok(result.faults().empty());
   return result;

@@ -12,6 +12,7 @@
 #include "engine/spec/resolve.h"
 #include "engine/spec/spec_reader.h"
 #include "engine/spec/spec_writer.h"
+#include "tests/support/corpus_files.h"
 #include "tests/support/source_dir.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/temp_dir.h"
@@ -202,6 +203,28 @@ TEST_F(PreflightTest, ACheckpointThatDoesNotFitIsAFaultAndFewOfThemANote) {
   const PreflightResult result = Preflight(small, Launch("", "checkpoint: {save_interval: 1, keep_last: 2}\n"));
   EXPECT_THAT(result.faults(), IsEmpty());
   EXPECT_THAT(result.dataset().notes(), Contains(HasSubstr("the checkpoints that the job keeps")));
+}
+
+// The model has 260 ids.
+TEST_F(PreflightTest, TokenIdsOfIndexedDataBeyondTheModelsAreRefusedWithTheirPlace) {
+  const std::vector<int32_t> good(100, 259);
+  std::vector<int32_t> bad = good;
+  bad[33] = 260;
+  const std::string train = testing::WriteDataset(files_, temp_.Path("train"), {good, good, good});
+  const std::string held_out = testing::WriteDataset(files_, temp_.Path("held-out"), {good, good, good});
+  worker::v1::WorkerLaunch launch = Launch();
+  slipway::v1::DatasetSpec* dataset = launch.mutable_spec()->mutable_dataset();
+  dataset->set_kind("indexed");
+  dataset->set_path(train);
+  dataset->set_validation_path(held_out);
+  launch.mutable_spec()->mutable_validation()->set_eval_interval(2);
+  EXPECT_THAT(Preflight(files_, launch).faults(), IsEmpty());
+  testing::WriteDataset(files_, train, {good, good, bad});  // in the share for tests, which no step would read
+  testing::WriteDataset(files_, held_out, {bad, good, good});
+  const std::string text = "token 33) holds the id 260, but the model has 260 ids";
+  EXPECT_THAT(Preflight(files_, launch).faults(),
+              ElementsAre(Fault("dataset.path", StrCat(train, ".bin: document 2 (sequence 2, ", text)),
+                          Fault("dataset.validation_path", StrCat(held_out, ".bin: document 0 (sequence 0, ", text))));
 }
 
 TEST_F(PreflightTest, APretrainedCheckpointMustHaveTheModelsShapes) {

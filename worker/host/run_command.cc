@@ -39,6 +39,8 @@ namespace comm = engine::comm;
 namespace train = engine::train;
 
 constexpr absl::Duration kOperationTimeout = absl::Minutes(10);
+// Of the savers: one waits here until the slowest has written. A rank that dies ends the wait at once.
+constexpr absl::Duration kSaveTimeout = absl::Hours(24);
 // After the agent's lease has run out: time to save before the process ends whatever it is doing.
 constexpr absl::Duration kLeaseGrace = absl::Minutes(2);
 
@@ -170,6 +172,7 @@ struct RankGroups {
   engine::topology::Mesh mesh;
   comm::ParallelGroups groups;
   std::unique_ptr<comm::ControlChannel> control;
+  comm::CommPtr save;  // the savers agree here, between host threads
 };
 
 absl::StatusOr<RankGroups> MakeGroups(const WorkerLaunch& launch, const comm::ProcessRendezvous& rendezvous,
@@ -182,6 +185,9 @@ absl::StatusOr<RankGroups> MakeGroups(const WorkerLaunch& launch, const comm::Pr
   options.timeout = kOperationTimeout;
   SLIPWAY_ASSIGN_OR_RETURN(const auto control_factory,
                            comm::BackendGroupFactory::Create(rendezvous, "control", options));
+  options.timeout = kSaveTimeout;
+  SLIPWAY_ASSIGN_OR_RETURN(const auto save_factory, comm::BackendGroupFactory::Create(rendezvous, "save", options));
+  options.timeout = kOperationTimeout;
   options.backend = device.is_cuda() ? "nccl" : "gloo";
   options.device = device;
   options.observer = std::move(observer);
@@ -190,8 +196,9 @@ absl::StatusOr<RankGroups> MakeGroups(const WorkerLaunch& launch, const comm::Pr
     std::vector<int> everybody(launch.world_size());
     for (int r = 0; r < launch.world_size(); ++r) everybody[r] = r;
     auto control = comm::MakeControlChannel(control_factory->MakeGroup("control", everybody));
+    comm::CommPtr save = save_factory->MakeGroup("save", everybody);
     comm::ParallelGroups groups = comm::MakeParallelGroups(mesh, launch.rank(), *factory);
-    return RankGroups{std::move(mesh), std::move(groups), std::move(control)};
+    return RankGroups{std::move(mesh), std::move(groups), std::move(control), std::move(save)};
   });
 }
 
@@ -208,6 +215,7 @@ absl::StatusOr<train::TrainOutcome> RunRank(const WorkerLaunch& launch, const Cl
   environment.rank = launch.rank();
   environment.groups = &rank_groups.groups;
   environment.control = rank_groups.control.get();
+  environment.save_group = rank_groups.save;
   environment.device = device;
   environment.epoch = launch.epoch();
   environment.lineage.assign(launch.lineage().begin(), launch.lineage().end());

@@ -1,15 +1,19 @@
+#include "engine/checkpoint/checkpoint_saver.h"
+
 #include <ATen/ATen.h>
 #include <spdlog/spdlog.h>
 
+#include <chrono>
 #include <limits>
 #include <map>
+#include <memory>
 #include <optional>
 #include <utility>
 
 #include "common/checksum.h"
 #include "common/status_macros.h"
 #include "common/str_cat.h"
-#include "engine/checkpoint/checkpoint_io.h"
+#include "common/timestamp.h"
 #include "engine/checkpoint/lineage.h"
 #include "engine/checkpoint/manifest_counters.h"
 #include "engine/checkpoint/rank_part.h"
@@ -23,13 +27,13 @@ namespace {
 
 // Bytes beside the tensors: headers, manifest, config.
 constexpr int64_t kOverheadBytes = int64_t{8} << 20;
+constexpr int64_t kBytesOfAParameter = 12;  // master weight and two moments, fp32
 
 // OK where every rank is OK; else this rank's own error, or the name of the first rank that failed.
-absl::Status Agree(const absl::Status& own, const char* what, const comm::ParallelGroups& groups, at::Device device) {
+absl::Status Agree(const absl::Status& own, const char* what, comm::Communicator& group) {
   constexpr int64_t kNobody = std::numeric_limits<int32_t>::max();
-  at::Tensor first_failed =
-      at::full({1}, own.ok() ? kNobody : groups.world->rank(), at::TensorOptions().dtype(at::kLong).device(device));
-  groups.world->AllReduce(first_failed, comm::ReduceOp::kMin)->Wait();
+  at::Tensor first_failed = at::full({1}, own.ok() ? kNobody : group.rank(), at::kLong);
+  group.AllReduce(first_failed, comm::ReduceOp::kMin)->Wait();
   const int64_t rank = first_failed.item<int64_t>();
   if (rank == kNobody) return absl::OkStatus();
   if (!own.ok()) return own;
@@ -69,14 +73,14 @@ absl::StatusOr<format::Manifest> MakeManifest(FileSystem& files, const SaveReque
   return manifest;
 }
 
-// Rank 0, before anybody writes: the directory, and room for what will be written.
-absl::Status Begin(FileSystem& files, const SaveRequest& request, format::CheckpointId id, int64_t parameters) {
+// Rank 0, before anybody writes: the directory, and room for what will be written. What saves that died left behind goes.
+absl::Status Prepare(FileSystem& files, const SaveRequest& request, format::CheckpointId id, int64_t tensor_bytes) {
   SLIPWAY_RETURN_IF_ERROR(files.MakeDirectories(request.root));
   SLIPWAY_ASSIGN_OR_RETURN(const format::CheckpointList list,
                            format::ListCheckpoints(files, request.root, request.job_id));
   SLIPWAY_RETURN_IF_ERROR(format::CheckOwner(list, request.root));
-  SLIPWAY_RETURN_IF_ERROR(
-      format::CheckSpace(files, request.root, parameters * 3 * DTypeSize(DType::kFloat32) + kOverheadBytes));
+  SLIPWAY_RETURN_IF_ERROR(format::RemoveAbandoned(files, request.root));
+  SLIPWAY_RETURN_IF_ERROR(format::CheckSpace(files, request.root, tensor_bytes + kOverheadBytes));
   return format::BeginCheckpoint(files, request.root, id).status();
 }
 
@@ -128,47 +132,82 @@ absl::Status RemoveOld(FileSystem& files, const SaveRequest& request, std::vecto
   return absl::OkStatus();
 }
 
+format::CheckpointId IdOf(const SaveRequest& request) { return {request.state.step, request.epoch}; }
+
 }  // namespace
 
-absl::StatusOr<std::vector<v1::Checkpoint>> SaveCheckpoint(FileSystem& files, const SaveRequest& request,
-                                                           parallel::FlatStore& store,
-                                                           const comm::ParallelGroups& groups) {
-  const int rank = groups.world->rank();
-  const at::Device device = store.options().device;
-  const format::CheckpointId id{request.state.step, request.epoch};
-  const std::string temporary = format::TemporaryDirectory(request.root, id);
-  const auto abandon = [&](absl::Status status) {
-    if (rank != 0) return status;
-    const absl::Status removed = format::AbortCheckpoint(files, request.root, id);
-    return removed.ok() ? status : Annotate(status, StrCat("(and ", removed.message(), ")"));
-  };
+CheckpointSaver::CheckpointSaver(FileSystem& files, parallel::FlatStore& store, const comm::ParallelGroups& groups,
+                                 comm::CommPtr save_group, int64_t buffer_bytes, const Clock& clock)
+    : files_(files),
+      store_(store),
+      groups_(groups),
+      save_group_(std::move(save_group)),
+      clock_(clock),
+      ring_(buffer_bytes, store.options().device) {}
 
-  const absl::Status begun =
-      rank == 0 ? Begin(files, request, id, ParametersOf(store) * groups.model->size()) : absl::OkStatus();
-  if (absl::Status agreed = Agree(begun, "preparing a checkpoint", groups, device); !agreed.ok())
-    return abandon(agreed);
+CheckpointSaver::~CheckpointSaver() {
+  ring_.Abandon();
+  if (outcome_.valid()) outcome_.wait();
+}
 
-  // Without a sharded optimizer all data-parallel ranks hold the same: the first one writes.
-  absl::StatusOr<RankPart> part = RankPart();
-  if (store.options().shard_optimizer || groups.dp_cp->rank() == 0) part = WriteRankFile(files, temporary, rank, store);
-  const absl::Status written = part.ok() ? WritePart(files, temporary, rank, *part) : part.status();
-  if (absl::Status agreed = Agree(written, "writing a checkpoint", groups, device); !agreed.ok())
-    return abandon(agreed);
+void CheckpointSaver::Begin(SaveRequest request) {
+  Job job;
+  job.request = std::move(request);
+  job.writes = store_.options().shard_optimizer || groups_.dp_cp->rank() == 0;
+  if (job.writes) job.slices = SlicesOf(store_);
+  job.bytes_of_all = ParametersOf(store_) * groups_.model->size() * kBytesOfAParameter;
+  ring_.Begin(job.slices.slices);
+  outcome_ = std::async(std::launch::async, [this, job = std::move(job)] {
+    // However it ends: nobody reads on, so the optimizer need not wait.
+    const std::unique_ptr<SnapshotRing, void (*)(SnapshotRing*)> end(&ring_, [](SnapshotRing* ring) { ring->Abandon(); });
+    return Run(job);
+  });
+}
 
-  absl::StatusOr<int64_t> bytes = int64_t{0};
-  if (rank == 0) bytes = Commit(files, request, temporary, groups.world->size());
-  if (absl::Status agreed = Agree(bytes.status(), "committing a checkpoint", groups, device); !agreed.ok())
-    return abandon(agreed);
-  std::vector<v1::Checkpoint> changes = {Describe(request, id, v1::CHECKPOINT_STATE_COMMITTED)};
+bool CheckpointSaver::finished() const {
+  return outcome_.valid() && outcome_.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+}
+
+SaveOutcome CheckpointSaver::Run(const Job& job) {
+  const SaveRequest& request = job.request;
+  const bool leads = save_group_->rank() == 0;
+  const absl::StatusOr<int64_t> bytes = Write(job);
+  if (!bytes.ok()) {
+    const absl::Status removed =
+        leads ? format::AbortCheckpoint(files_, request.root, IdOf(request)) : absl::OkStatus();
+    return removed.ok() ? bytes.status() : Annotate(bytes.status(), StrCat("(and ", removed.message(), ")"));
+  }
+  std::vector<v1::Checkpoint> changes = {Describe(request, IdOf(request), v1::CHECKPOINT_STATE_COMMITTED)};
   changes[0].set_size_bytes(*bytes);
   changes[0].set_request_number(request.request_number);
-  if (rank == 0) {
+  *changes[0].mutable_commit_time() = ToTimestamp(clock_.WallNow());
+  if (leads) {
     // The new one is durable whatever becomes of the old ones.
-    if (const absl::Status status = RemoveOld(files, request, &changes); !status.ok()) {
+    if (const absl::Status status = RemoveOld(files_, request, &changes); !status.ok()) {
       spdlog::warn("old checkpoints stay: {}", ToStd(status.message()));
     }
   }
   return changes;
+}
+
+// The size of the committed checkpoint, on rank 0.
+absl::StatusOr<int64_t> CheckpointSaver::Write(const Job& job) {
+  const int rank = save_group_->rank();
+  const SaveRequest& request = job.request;
+  const std::string temporary = format::TemporaryDirectory(request.root, IdOf(request));
+  absl::Status prepared;
+  if (rank == 0) prepared = Prepare(files_, request, IdOf(request), job.bytes_of_all);
+  SLIPWAY_RETURN_IF_ERROR(Agree(prepared, "preparing a checkpoint", *save_group_));
+
+  absl::StatusOr<RankPart> part = RankPart();
+  if (job.writes) part = WriteRankFile(files_, temporary, rank, job.slices, ring_);
+  const absl::Status written = part.ok() ? WritePart(files_, temporary, rank, *part) : part.status();
+  SLIPWAY_RETURN_IF_ERROR(Agree(written, "writing a checkpoint", *save_group_));
+
+  absl::StatusOr<int64_t> bytes = int64_t{0};
+  if (rank == 0) bytes = Commit(files_, request, temporary, save_group_->size());
+  SLIPWAY_RETURN_IF_ERROR(Agree(bytes.status(), "committing a checkpoint", *save_group_));
+  return bytes;
 }
 
 }  // namespace slipway::engine::checkpoint
