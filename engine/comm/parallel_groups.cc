@@ -60,6 +60,9 @@ ParallelGroups MakeParallelGroups(const topology::Mesh& mesh, int rank, GroupFac
   groups.model = maker.Collective("model", mesh.Groups(GroupKind::kModel));
   groups.pp = maker.Alone("pp", mesh.Groups(GroupKind::kPp));
   groups.pp_back = maker.Alone("pp-back", mesh.Groups(GroupKind::kPp));
+  const bool meet = mesh.sizes().pp == 2;
+  groups.pp_around = meet ? maker.Alone("pp-around", mesh.Groups(GroupKind::kPp)) : groups.pp;
+  groups.pp_around_back = meet ? maker.Alone("pp-around-back", mesh.Groups(GroupKind::kPp)) : groups.pp_back;
   groups.embedding = maker.Collective("embedding", mesh.Groups(GroupKind::kEmbedding));
   std::vector<int> everybody(mesh.world());
   std::iota(everybody.begin(), everybody.end(), 0);

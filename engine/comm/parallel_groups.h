@@ -19,6 +19,11 @@ struct ParallelGroups {
   CommPtr dp_cp;  // the ranks over which gradients are summed and optimizer state is sharded
   CommPtr pp;
   CommPtr pp_back;    // the same ranks: gradients travel here, so that neither direction queues behind the other
+  // With virtual stages the last pipeline rank sends on to the first, and gradients go the other way around. On two
+  // ranks these messages have groups of their own, since they go against the stream of the others; else they are pp and
+  // pp_back.
+  CommPtr pp_around;
+  CommPtr pp_around_back;
   CommPtr embedding;  // first and last pipeline stage, for tied embeddings
   CommPtr model;      // tp × pp: a norm is summed over dp_cp shards and this
 };

@@ -2,11 +2,14 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/full_like.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/variable.h>
 
 #include <optional>
+#include <utility>
 
 namespace slipway::engine::parallel {
 namespace {
@@ -43,78 +46,112 @@ at::Tensor PipelineRunner::Evaluate(const PipelineSchedule& schedule, const Step
 }
 
 at::Tensor PipelineRunner::Run(const PipelineSchedule& schedule, const StepInput& input, bool training) {
-  TORCH_CHECK(schedule.pp == groups_.pp->size() && schedule.vpp == static_cast<int>(chunks_.size()), "a schedule for ",
-              schedule.pp, " stages of ", schedule.vpp, " chunks on ", groups_.pp->size(), " stages of ",
-              chunks_.size(), " chunks");
+  TORCH_CHECK(schedule.pp == groups_.pp->size() && schedule.vpp == num_chunks(), "a schedule for ", schedule.pp,
+              " stages of ", schedule.vpp, " chunks on ", groups_.pp->size(), " stages of ", num_chunks(), " chunks");
   in_flight_.clear();
   sends_.clear();
   at::Tensor loss_sum = at::zeros({}, at::TensorOptions().dtype(at::kFloat).device(options_.device));
   const std::vector<Pass>& passes = schedule.ranks[groups_.pp->rank()];
-  for (const Pass& pass : passes) {
-    if (pass.kind == PassKind::kForward) {
-      Forward(schedule, pass, input, training, loss_sum);
+  Ready next = Begin(schedule, passes.front(), input);
+  for (size_t i = 0; i < passes.size(); ++i) {
+    Ready ready = std::move(next);
+    // This pass's message first: a rank that hangs is seen waiting for what it needs now.
+    if (ready.message.work != nullptr) ready.message.work->Wait();
+    if (i + 1 < passes.size()) next = Begin(schedule, passes[i + 1], input);
+    if (ready.pass.kind == PassKind::kForward) {
+      Forward(schedule, std::move(ready), input, training, loss_sum);
     } else {
-      if (&pass == &passes.back()) store_.BeginLastMicroBatch();
-      Backward(schedule, pass, input);
+      if (i + 1 == passes.size()) store_.BeginLastMicroBatch();
+      Backward(schedule, ready, input);
     }
   }
   AwaitSends();
   return loss_sum;
 }
 
-void PipelineRunner::Forward(const PipelineSchedule& schedule, const Pass& pass, const StepInput& input, bool training,
+PipelineRunner::Ready PipelineRunner::Begin(const PipelineSchedule& schedule, const Pass& pass,
+                                            const StepInput& input) {
+  const int rank = groups_.pp->rank();
+  Ready ready;
+  ready.pass = pass;
+  const std::optional<Peer> from = Upstream(schedule, rank, pass);
+  if (pass.kind == PassKind::kForward) ready.batch = input.micro_batch(pass.microbatch);
+  if (!from.has_value()) return ready;
+  // A gradient comes from another rank only long after the forward has run here.
+  const model::MicroBatch& batch =
+      pass.kind == PassKind::kForward ? ready.batch : in_flight_.at({pass.microbatch, pass.chunk}).batch;
+  ready.message = Receive(Channel(pass.kind, from->pp_rank, rank), from->pp_rank, batch);
+  return ready;
+}
+
+void PipelineRunner::Forward(const PipelineSchedule& schedule, Ready ready, const StepInput& input, bool training,
                              at::Tensor& loss_sum) {
   const int rank = groups_.pp->rank();
-  InFlight state;
-  state.batch = input.micro_batch(pass.microbatch);
-  if (const std::optional<Peer> from = Upstream(schedule, rank, pass)) {
-    state.input = Receive(*groups_.pp, from->pp_rank, state.batch.layout.num_tokens);
-    state.input.set_requires_grad(training);
-  }
+  const Pass& pass = ready.pass;
+  InFlight state{.batch = std::move(ready.batch), .input = ready.message.tensor, .output = {}};
+  if (state.input.defined()) state.input.set_requires_grad(training);
   const nn::ForwardContext context{
       .layout = &state.batch.layout, .training = training, .seed = input.seed, .step = input.step};
-  state.output = model::ForwardPieces(chunks_[pass.chunk], state.input, state.batch, context);
+  const at::Tensor output = model::ForwardPieces(chunks_[pass.chunk], state.input, state.batch, context);
+  if (training) state.output = torch::autograd::impl::gradient_edge(output);
   if (const std::optional<Peer> to = Downstream(schedule, rank, pass)) {
-    Send(*groups_.pp, to->pp_rank, state.output.detach());
+    Send(Channel(pass.kind, rank, to->pp_rank), to->pp_rank, output.detach(), schedule.channel_capacity);
   } else {
     at::NoGradGuard no_grad;
-    loss_sum.add_(state.output.detach());
+    loss_sum.add_(output.detach());
   }
   if (training) in_flight_.emplace(PassKey{pass.microbatch, pass.chunk}, std::move(state));
 }
 
-void PipelineRunner::Backward(const PipelineSchedule& schedule, const Pass& pass, const StepInput& input) {
+void PipelineRunner::Backward(const PipelineSchedule& schedule, const Ready& ready, const StepInput& input) {
   const int rank = groups_.pp->rank();
+  const Pass& pass = ready.pass;
   const auto node = in_flight_.extract(PassKey{pass.microbatch, pass.chunk});
-  const InFlight& state = node.mapped();
-  at::Tensor gradient;
-  if (const std::optional<Peer> from = Upstream(schedule, rank, pass)) {
-    gradient = Receive(*groups_.pp_back, from->pp_rank, state.batch.layout.num_tokens);
-  } else {
-    gradient = at::full_like(state.output, input.loss_scale);
+  InFlight& state = node.mapped();
+  at::Tensor gradient = ready.message.tensor;
+  if (!gradient.defined()) {
+    gradient = at::full({}, input.loss_scale, at::TensorOptions().dtype(at::kFloat).device(options_.device));
   }
-  state.output.backward(gradient);
+  torch::autograd::Engine::get_default_engine().execute({std::exchange(state.output, {})}, {gradient},
+                                                        /*keep_graph=*/false, /*create_graph=*/false,
+                                                        /*accumulate_grad=*/true);
   if (const std::optional<Peer> to = Downstream(schedule, rank, pass)) {
-    Send(*groups_.pp_back, to->pp_rank, state.input.grad());
+    Send(Channel(pass.kind, rank, to->pp_rank), to->pp_rank, state.input.grad(), schedule.channel_capacity);
   }
 }
 
-at::Tensor PipelineRunner::Receive(comm::Communicator& group, int peer, int64_t num_tokens) {
-  at::Tensor tensor = at::empty({num_tokens, options_.hidden_size},
-                                at::TensorOptions().dtype(options_.activation_dtype).device(options_.device));
-  group.Recv(tensor, peer)->Wait();
-  return tensor;
+comm::Communicator& PipelineRunner::Channel(PassKind kind, int from, int to) const {
+  const bool forward = kind == PassKind::kForward;
+  const bool around = forward ? to < from : to > from;
+  if (around) return forward ? *groups_.pp_around : *groups_.pp_around_back;
+  return forward ? *groups_.pp : *groups_.pp_back;
 }
 
-void PipelineRunner::Send(comm::Communicator& group, int peer, at::Tensor tensor) {
-  Message& last = sends_[{&group, peer}];
-  if (last.work != nullptr) last.work->Wait();
-  last.tensor = tensor.contiguous();
-  last.work = group.Send(last.tensor, peer);
+PipelineRunner::Message PipelineRunner::Receive(comm::Communicator& group, int peer,
+                                                const model::MicroBatch& batch) const {
+  Message message;
+  message.tensor = at::empty({batch.layout.num_tokens, options_.hidden_size},
+                             at::TensorOptions().dtype(options_.activation_dtype).device(options_.device));
+  message.work = group.Recv(message.tensor, peer);
+  return message;
+}
+
+void PipelineRunner::Send(comm::Communicator& group, int peer, const at::Tensor& tensor, int capacity) {
+  std::deque<Message>& under_way = sends_[{&group, peer}];
+  while (static_cast<int>(under_way.size()) >= capacity) {
+    under_way.front().work->Wait();
+    under_way.pop_front();
+  }
+  Message message;
+  message.tensor = tensor.contiguous();
+  message.work = group.Send(message.tensor, peer);
+  under_way.push_back(std::move(message));
 }
 
 void PipelineRunner::AwaitSends() {
-  for (auto& [peer, message] : sends_) message.work->Wait();
+  for (auto& [peer, under_way] : sends_) {
+    for (Message& message : under_way) message.work->Wait();
+  }
   sends_.clear();
 }
 

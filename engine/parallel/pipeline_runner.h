@@ -5,15 +5,20 @@
 //   at::Tensor loss = runner.TrainStep(schedule, {.micro_batch = feed, .loss_scale = 1 / weights_of_the_global_batch,
 //   ...}); optimizer.Step(lr, loss);
 //
-// Activations go to the next stage over groups.pp, gradients back over groups.pp_back. A rank has at most one message
-// under way to each peer and direction, which topology::CheckSchedule proves to be free of deadlock. Thread-safety: the
-// training thread. Errors: CommError and c10::Error pass through.
+// Activations go to the next stage over groups.pp, gradients back over groups.pp_back (from the last rank around to the
+// first, and back, over the pp_around groups). A rank has at most schedule.channel_capacity messages under way to each
+// peer and direction, which topology::CheckSchedule proves to be free of deadlock. The message of the next pass is asked
+// for before a pass computes, so that it travels meanwhile. Of an activation that has been sent nothing stays but the
+// autograd node that made it; its gradient starts there. Thread-safety: the training thread. Errors: CommError and
+// c10::Error pass through.
 #ifndef SLIPWAY_ENGINE_PARALLEL_PIPELINE_RUNNER_H_
 #define SLIPWAY_ENGINE_PARALLEL_PIPELINE_RUNNER_H_
 
 #include <ATen/core/Tensor.h>
+#include <torch/csrc/autograd/edge.h>
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <utility>
@@ -56,26 +61,35 @@ class PipelineRunner {
   at::Tensor TrainStep(const topology::PipelineSchedule& schedule, const StepInput& input);
   // Forward passes alone (topology::ForwardOnly), with dropout off.
   at::Tensor Evaluate(const topology::PipelineSchedule& schedule, const StepInput& input);
+  int num_chunks() const { return static_cast<int>(chunks_.size()); }
 
  private:
+  struct Message {
+    comm::WorkPtr work;  // null: there is none
+    at::Tensor tensor;   // alive until it has travelled
+  };
   // What a forward leaves for its backward.
   struct InFlight {
     model::MicroBatch batch;
-    at::Tensor input;  // undefined for the first stage
-    at::Tensor output;
+    at::Tensor input;              // undefined for the first stage
+    torch::autograd::Edge output;  // of the graph, without the storage that was sent
   };
-  struct Message {
-    comm::WorkPtr work;
-    at::Tensor tensor;  // alive until it has left
+  // A pass and what it begins with.
+  struct Ready {
+    topology::Pass pass;
+    model::MicroBatch batch;  // of a forward
+    Message message;          // from another rank
   };
   using PassKey = std::pair<int, int>;  // micro-batch, chunk
 
   at::Tensor Run(const topology::PipelineSchedule& schedule, const StepInput& input, bool training);
-  void Forward(const topology::PipelineSchedule& schedule, const topology::Pass& pass, const StepInput& input,
-               bool training, at::Tensor& loss_sum);
-  void Backward(const topology::PipelineSchedule& schedule, const topology::Pass& pass, const StepInput& input);
-  at::Tensor Receive(comm::Communicator& group, int peer, int64_t num_tokens);
-  void Send(comm::Communicator& group, int peer, at::Tensor tensor);
+  Ready Begin(const topology::PipelineSchedule& schedule, const topology::Pass& pass, const StepInput& input);
+  void Forward(const topology::PipelineSchedule& schedule, Ready ready, const StepInput& input, bool training,
+               at::Tensor& loss_sum);
+  void Backward(const topology::PipelineSchedule& schedule, const Ready& ready, const StepInput& input);
+  comm::Communicator& Channel(topology::PassKind kind, int from, int to) const;
+  Message Receive(comm::Communicator& group, int peer, const model::MicroBatch& batch) const;
+  void Send(comm::Communicator& group, int peer, const at::Tensor& tensor, int capacity);
   void AwaitSends();
 
   std::vector<model::StagePieces> chunks_;
@@ -83,7 +97,7 @@ class PipelineRunner {
   const comm::ParallelGroups& groups_;
   PipelineOptions options_;
   std::map<PassKey, InFlight> in_flight_;
-  std::map<std::pair<comm::Communicator*, int>, Message> sends_;  // the last message to a peer in a direction
+  std::map<std::pair<comm::Communicator*, int>, std::deque<Message>> sends_;  // those under way, oldest first
 };
 
 // Sums over the data-parallel replicas and the pipeline stages: what each rank counted once becomes the whole global

@@ -10,6 +10,7 @@
 #include "common/str_cat.h"
 #include "engine/arch/presets.h"
 #include "engine/spec/arch_from_spec.h"
+#include "engine/spec/layout.h"
 #include "engine/spec/spec_fields.h"
 #include "engine/spec/spec_rules.h"
 #include "engine/topology/mesh_validity.h"
@@ -310,11 +311,14 @@ void CheckLayout(const v1::TrainingSpec& spec, const ValidateOptions& options, c
     facts.micro_batch_size = spec.training().micro_batch_size();
     facts.global_batch_size = spec.training().global_batch_size();
   }
-  const topology::MeshSizes mesh{.tp = sizes.tensor_model_parallel_size(),
-                                 .cp = sizes.context_parallel_size(),
-                                 .dp = sizes.data_parallel_size(),
-                                 .pp = sizes.pipeline_model_parallel_size()};
-  AppendFaults(topology::ValidateMesh(mesh, facts), out);
+  facts.virtual_pipeline_size = sizes.virtual_pipeline_model_parallel_size();
+  facts.pipeline_layout = sizes.pipeline_model_parallel_layout();
+  facts.microbatch_group_size_per_vp_stage = sizes.microbatch_group_size_per_vp_stage();
+  if (sizes.virtual_pipeline_model_parallel_size() == 1) {
+    RefuseUnlessDefault(spec, "parallelism.microbatch_group_size_per_vp_stage",
+                        "only with parallelism.virtual_pipeline_model_parallel_size above 1, which is 1", &faults);
+  }
+  AppendFaults(topology::ValidateMesh(MeshSizesOf(sizes), facts, sizes.order()), out);
 }
 
 }  // namespace slipway::engine::spec

@@ -9,8 +9,8 @@
 #include "common/str_cat.h"
 #include "common/text.h"
 #include "engine/arch/param_spec.h"
+#include "engine/spec/layout.h"
 #include "engine/spec/resolve.h"
-#include "engine/topology/pipeline_partition.h"
 
 namespace slipway::engine::spec {
 namespace {
@@ -37,13 +37,9 @@ absl::StatusOr<Plan> MakePlan(const v1::TrainingSpec& resolved, const arch::Mode
   const v1::ParallelismSpec& sizes = resolved.parallelism();
   const v1::TrainSpec& training = resolved.training();
   Plan plan;
-  plan.mesh = {.tp = sizes.tensor_model_parallel_size(),
-               .cp = sizes.context_parallel_size(),
-               .dp = sizes.data_parallel_size(),
-               .pp = sizes.pipeline_model_parallel_size()};
-  SLIPWAY_ASSIGN_OR_RETURN(const topology::Mesh mesh, topology::Mesh::Create(plan.mesh));
-  SLIPWAY_ASSIGN_OR_RETURN(const topology::PipelinePartition partition,
-                           topology::PartitionLayers(static_cast<int>(model.num_layers), plan.mesh.pp));
+  SLIPWAY_ASSIGN_OR_RETURN(const topology::Mesh mesh, MeshOf(sizes));
+  SLIPWAY_ASSIGN_OR_RETURN(const topology::PipelinePartition partition, PartitionOf(sizes, model.num_layers));
+  plan.mesh = mesh.sizes();
   plan.world_size = mesh.world();
   for (int rank = 0; rank < std::min<int64_t>(plan.world_size, kMaxPlanRanks); ++rank) {
     plan.ranks.push_back(mesh.CoordinatesOf(rank));

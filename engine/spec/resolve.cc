@@ -3,6 +3,7 @@
 #include <google/protobuf/io/coded_stream.h>
 #include <google/protobuf/io/zero_copy_stream_impl_lite.h>
 
+#include <algorithm>
 #include <string_view>
 
 #include "absl/strings/strip.h"
@@ -11,6 +12,7 @@
 #include "engine/arch/presets.h"
 #include "engine/spec/field_reader.h"
 #include "engine/spec/spec_fields.h"
+#include "engine/topology/pipeline_layout.h"
 
 namespace slipway::engine::spec {
 namespace {
@@ -87,6 +89,14 @@ int64_t TotalSamples(const v1::TrainSpec& training) {
   return samples;
 }
 
+void FillVirtualStages(v1::ParallelismSpec* parallelism) {
+  if (parallelism->has_virtual_pipeline_model_parallel_size()) return;
+  const auto stages = topology::ParsePipelineLayout(parallelism->pipeline_model_parallel_layout());
+  const int ranks = std::max(parallelism->pipeline_model_parallel_size(), 1);
+  const int chunks = stages.ok() ? static_cast<int>(stages->size()) / ranks : 1;
+  parallelism->set_virtual_pipeline_model_parallel_size(std::max(chunks, 1));
+}
+
 void FillDerived(v1::TrainingSpec* spec) {
   v1::ModelSpec* model = spec->mutable_model();
   if (model->has_preset()) {
@@ -100,6 +110,7 @@ void FillDerived(v1::TrainingSpec* spec) {
   }
   if (!scheduler->has_lr_warmup_iters() && !scheduler->has_lr_warmup_fraction()) scheduler->set_lr_warmup_iters(0);
   if (!spec->tokenizer().has_path() && model->has_hf_path()) spec->mutable_tokenizer()->set_path(model->hf_path());
+  FillVirtualStages(spec->mutable_parallelism());
   v1::DatasetSpec* dataset = spec->mutable_dataset();
   if (dataset->sample_order() == "megatron" && !dataset->has_requested_samples()) {
     if (const int64_t samples = TotalSamples(spec->training()); samples > 0) dataset->set_requested_samples(samples);

@@ -16,6 +16,7 @@ namespace slipway::engine::spec {
 //    rotary_base, …); nothing with hf_path, whose config.json says it
 //  - scheduler.lr_decay_iters = training.train_iters, and lr_warmup_iters = 0 when no form of warm-up is given
 //  - tokenizer.path = model.hf_path
+//  - parallelism.virtual_pipeline_model_parallel_size = what the layout string makes, else 1
 //  - dataset.requested_samples = train_iters × global_batch_size, for the `megatron` order only
 // Never fails and reads no file; an invalid spec is filled as far as possible. Resolve(Resolve(s)) == Resolve(s).
 // Afterwards every section is present and every scalar with a default is set. What stays unset by design: model.*

@@ -181,5 +181,15 @@ TEST(SpecFieldsTest, WritesNumbersShort) {
   EXPECT_EQ(DoubleText(-0.5), "-0.5");
 }
 
+TEST(ResolveTest, VirtualStagesFollowFromTheLayoutString) {
+  const auto chunks = [](const std::string& parallelism) {
+    return Resolve(MockSpec("parallelism: {" + parallelism + "}\n")).parallelism().virtual_pipeline_model_parallel_size();
+  };
+  EXPECT_EQ(chunks("pipeline_model_parallel_size: 2"), 1);
+  EXPECT_EQ(chunks("pipeline_model_parallel_size: 2, pipeline_model_parallel_layout: 'Et|||tL'"), 2);
+  EXPECT_EQ(chunks("pipeline_model_parallel_size: 2, virtual_pipeline_model_parallel_size: 3"), 3);
+  EXPECT_EQ(chunks("pipeline_model_parallel_layout: 'no layout'"), 1);  // Validate says what is wrong
+}
+
 }  // namespace
 }  // namespace slipway::engine::spec

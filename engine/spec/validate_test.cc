@@ -145,6 +145,22 @@ INSTANTIATE_TEST_SUITE_P(
                  "scheduler.lr_wsd_decay_iters = 101: must be at most scheduler.lr_decay_iters = 100"},
         BadValue{{"parallelism.context_parallel_size=2"},
                  "parallelism.context_parallel_size = 2: not supported by this version; must be 1"},
+        BadValue{{"parallelism.pipeline_model_parallel_size=2", "parallelism.virtual_pipeline_model_parallel_size=2",
+                  "model.num_layers=4", "training.global_batch_size=3"},
+                 "parallelism.microbatch_group_size_per_vp_stage = 2: leaves a last group of 1 of the 3 micro-batches "
+                 "of a step, fewer than parallelism.pipeline_model_parallel_size = 2"},
+        BadValue{{"parallelism.microbatch_group_size_per_vp_stage=2"},
+                 "parallelism.microbatch_group_size_per_vp_stage = 2: only with "
+                 "parallelism.virtual_pipeline_model_parallel_size above 1, which is 1"},
+        BadValue{{"parallelism.pipeline_model_parallel_size=2", "parallelism.pipeline_model_parallel_layout=Et|mtL"},
+                 "parallelism.pipeline_model_parallel_layout = Et|mtL: position 4: m (multi-token prediction) is not "
+                 "supported; leave it out"},
+        BadValue{{"parallelism.pipeline_model_parallel_size=2", "parallelism.pipeline_model_parallel_layout=Et*2|t*2|t|L",
+                  "model.num_layers=5", "parallelism.virtual_pipeline_model_parallel_size=3"},
+                 "parallelism.virtual_pipeline_model_parallel_size = 3: parallelism.pipeline_model_parallel_layout "
+                 "makes 4 stages, 2 on each of the 2 pipeline ranks; leave it out or set it to 2"},
+        BadValue{{"parallelism.data_parallel_size=2", "parallelism.order=tp-cp-pp"},
+                 "parallelism.order = tp-cp-pp: rank order \"tp-cp-pp\" lacks dp, whose size is 2"},
         BadValue{{"dataset.path=/d"}, "dataset.path = /d: mock data has no files; leave it out"},
         BadValue{{"dataset.sample_order=megatron"},
                  "dataset.sample_order = megatron: only for indexed data, and dataset.kind is mock"},

@@ -1,11 +1,13 @@
 #include "engine/topology/mesh_validity.h"
 
 #include <algorithm>
+#include <numeric>
 #include <string>
 #include <utility>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "engine/topology/pipeline_layout.h"
 
 namespace slipway::engine::topology {
 namespace {
@@ -18,7 +20,9 @@ constexpr char kVppPath[] = "parallelism.virtual_pipeline_model_parallel_size";
 constexpr char kEpPath[] = "parallelism.expert_model_parallel_size";
 constexpr char kEtpPath[] = "parallelism.expert_tensor_parallel_size";
 constexpr char kSpPath[] = "parallelism.sequence_parallel";
-constexpr char kVppGroupPath[] = "parallelism.microbatch_group_size_per_virtual_pipeline_stage";
+constexpr char kLayoutPath[] = "parallelism.pipeline_model_parallel_layout";
+constexpr char kOrderPath[] = "parallelism.order";
+constexpr char kVppGroupPath[] = "parallelism.microbatch_group_size_per_vp_stage";
 
 class Rules {
  public:
@@ -44,8 +48,21 @@ class Rules {
       Add(kDpPath, sizes_.dp,
           absl::StrCat("the layout ", MeshText(sizes_), " does not fill the job's ", *facts_.world_size, " slots"));
     }
+    const int64_t stage = int64_t{sizes_.tp} * sizes_.cp * sizes_.dp;
+    const int64_t experts = int64_t{sizes_.etp} * sizes_.ep;
+    if (stage % experts != 0) {
+      return Add(sizes_.ep > 1 ? kEpPath : kEtpPath, sizes_.ep > 1 ? sizes_.ep : sizes_.etp,
+                 absl::StrCat("the experts of a pipeline stage are laid out over the same ranks as its dense layers: ",
+                              "dp * cp * tp = ", sizes_.dp, " * ", sizes_.cp, " * ", sizes_.tp, " = ", stage,
+                              " must be a multiple of ep * etp = ", sizes_.ep, " * ", sizes_.etp, " = ", experts));
+    }
     if (const absl::StatusOr<Mesh> mesh = Mesh::Create(sizes_, order); !mesh.ok()) {
-      faults_.push_back({"parallelism", MeshText(sizes_), std::string(mesh.status().message())});
+      const std::string message(mesh.status().message());
+      if (Mesh::Create(sizes_).ok()) {
+        Add(kOrderPath, std::string(order), message);
+      } else {
+        Add("parallelism", MeshText(sizes_), message);
+      }
     }
   }
 
@@ -139,6 +156,7 @@ class Rules {
     if (facts_.virtual_pipeline_size > 1 && sizes_.pp == 1) {
       Add(kVppPath, facts_.virtual_pipeline_size, absl::StrCat("needs ", kPpPath, " above 1, which is 1"));
     }
+    if (!facts_.pipeline_layout.empty()) return CheckPipelineLayout();
     if (facts_.num_layers > 0 && facts_.num_layers < stages) {
       const std::string virtual_stages =
           facts_.virtual_pipeline_size > 1 ? absl::StrCat(" * ", facts_.virtual_pipeline_size, " virtual") : "";
@@ -154,6 +172,25 @@ class Rules {
   template <typename Value>
   void Add(std::string_view path, const Value& value, std::string message) {
     faults_.push_back({std::string(path), absl::StrCat(value), std::move(message)});
+  }
+
+  void CheckPipelineLayout() {
+    const absl::StatusOr<std::vector<int>> layers = ParsePipelineLayout(facts_.pipeline_layout);
+    if (!layers.ok()) return Add(kLayoutPath, facts_.pipeline_layout, std::string(layers.status().message()));
+    const auto stages = static_cast<int64_t>(layers->size());
+    if (stages % sizes_.pp != 0) {
+      Add(kLayoutPath, facts_.pipeline_layout,
+          absl::StrCat("makes ", stages, " stages, which is not a multiple of ", kPpPath, " = ", sizes_.pp));
+    } else if (stages / sizes_.pp != facts_.virtual_pipeline_size) {
+      Add(kVppPath, facts_.virtual_pipeline_size,
+          absl::StrCat(kLayoutPath, " makes ", stages, " stages, ", stages / sizes_.pp, " on each of the ", sizes_.pp,
+                       " pipeline ranks; leave it out or set it to ", stages / sizes_.pp));
+    }
+    const int64_t total = std::accumulate(layers->begin(), layers->end(), int64_t{0});
+    if (facts_.num_layers > 0 && total != facts_.num_layers) {
+      Add(kLayoutPath, facts_.pipeline_layout,
+          absl::StrCat("has ", total, " layers (t), and model.num_layers = ", facts_.num_layers));
+    }
   }
 
   void CheckInterleaving(int64_t microbatches) {

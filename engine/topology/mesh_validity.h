@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -30,6 +31,7 @@ struct MeshFacts {
   int64_t global_batch_size = 0;
   bool sequence_parallel = false;
   int virtual_pipeline_size = 1;               // model chunks on each pipeline rank
+  std::string pipeline_layout;                 // pipeline_layout.h; empty: layers are dealt evenly
   int microbatch_group_size_per_vp_stage = 0;  // 0: the pipeline size
 };
 

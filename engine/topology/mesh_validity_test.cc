@@ -85,7 +85,45 @@ TEST(MeshValidity, World) {
   EXPECT_THAT(ValidateMesh({.dp = 4}, facts),
               ElementsAre(FaultAt("parallelism.data_parallel_size", "4", "does not fill the job's 6 slots")));
   EXPECT_THAT(ValidateMesh({.dp = 4, .etp = 3}, Facts()),
-              ElementsAre(FaultAt("parallelism", "tp1 cp1 dp4 pp1 ep1 etp3 (4 ranks)", "3 * 1 * 1 = 3")));
+              ElementsAre(FaultAt("parallelism.expert_tensor_parallel_size", "3",
+                                  "dp * cp * tp = 4 * 1 * 1 = 4 must be a multiple of ep * etp = 1 * 3 = 3")));
+  facts = Facts();
+  facts.num_experts = 16;
+  EXPECT_THAT(ValidateMesh({.cp = 2, .dp = 3, .pp = 2, .ep = 4}, facts),
+              testing::Contains(FaultAt("parallelism.expert_model_parallel_size", "4",
+                                        "dp * cp * tp = 3 * 2 * 1 = 6 must be a multiple of ep * etp = 4 * 1 = 4")));
+}
+
+TEST(MeshValidity, Order) {
+  EXPECT_THAT(ValidateMesh({.tp = 2, .dp = 2, .pp = 2, .etp = 2}, Facts(), "tp-cp-ep-pp-dp"), IsEmpty());
+  EXPECT_THAT(ValidateMesh({.tp = 2, .dp = 2, .pp = 2}, Facts(), "tp-cp-ep-pp-dp"),
+              ElementsAre(FaultAt("parallelism.order", "tp-cp-ep-pp-dp", "make dp (2) equal edp (4)")));
+  EXPECT_THAT(ValidateMesh({.tp = 2}, Facts(), "tp-xp"),
+              ElementsAre(FaultAt("parallelism.order", "tp-xp", "unknown axis \"xp\"")));
+  EXPECT_THAT(ValidateMesh({.dp = 2}, Facts(), "tp-cp-ep-pp"),
+              ElementsAre(FaultAt("parallelism.order", "tp-cp-ep-pp", "lacks dp, whose size is 2")));
+}
+
+TEST(MeshValidity, LayoutString) {
+  MeshFacts facts = Facts();
+  facts.pipeline_layout = "Et*13|t*14|t|L";
+  facts.virtual_pipeline_size = 2;
+  EXPECT_THAT(ValidateMesh({.pp = 2}, facts), IsEmpty());
+  const std::string path = "parallelism.pipeline_model_parallel_layout";
+  EXPECT_THAT(ValidateMesh({.pp = 8}, facts),
+              ElementsAre(FaultAt(path, "Et*13|t*14|t|L", "4 stages, which is not a multiple of")));
+  facts.virtual_pipeline_size = 1;
+  EXPECT_THAT(ValidateMesh({.pp = 2}, facts),
+              ElementsAre(FaultAt("parallelism.virtual_pipeline_model_parallel_size", "1", "set it to 2")));
+  facts.pipeline_layout = "Et*13|t*14L";
+  EXPECT_THAT(ValidateMesh({.pp = 2}, facts),
+              ElementsAre(FaultAt(path, "Et*13|t*14L", "27 layers (t), and model.num_layers = 28")));
+  facts.pipeline_layout = "Et*13|t*14";
+  EXPECT_THAT(ValidateMesh({.pp = 2}, facts),
+              ElementsAre(FaultAt(path, "Et*13|t*14", "position 7: the layout must end with L")));
+  facts.pipeline_layout = "E||t*28|L";
+  facts.virtual_pipeline_size = 2;
+  EXPECT_THAT(ValidateMesh({.pp = 2}, facts), IsEmpty());
 }
 
 TEST(MeshValidity, SequenceParallel) {
@@ -119,11 +157,11 @@ TEST(MeshValidity, Interleaving) {
               ElementsAre(FaultAt("parallelism.virtual_pipeline_model_parallel_size", "2", "which is 1")));
   facts.global_batch_size = 18;  // 9 micro-batches: groups of 4 leave one
   EXPECT_THAT(ValidateMesh({.pp = 4}, facts),
-              ElementsAre(FaultAt("parallelism.microbatch_group_size_per_virtual_pipeline_stage", "4",
+              ElementsAre(FaultAt("parallelism.microbatch_group_size_per_vp_stage", "4",
                                   "a last group of 1 of the 9")));
   facts.microbatch_group_size_per_vp_stage = 10;
   EXPECT_THAT(ValidateMesh({.pp = 4}, facts),
-              ElementsAre(FaultAt("parallelism.microbatch_group_size_per_virtual_pipeline_stage", "10", "between")));
+              ElementsAre(FaultAt("parallelism.microbatch_group_size_per_vp_stage", "10", "between")));
   facts.virtual_pipeline_size = 8;
   facts.microbatch_group_size_per_vp_stage = 9;
   EXPECT_THAT(ValidateMesh({.pp = 4}, facts), ElementsAre(FaultAt("parallelism.pipeline_model_parallel_size", "4",

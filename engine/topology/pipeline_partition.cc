@@ -3,12 +3,35 @@
 #include <algorithm>
 #include <cassert>
 #include <cstdint>
+#include <numeric>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/status_macros.h"
+#include "engine/topology/pipeline_layout.h"
 
 namespace slipway::engine::topology {
+namespace {
+
+// `layers` by stage in model order; a multiple of pp of them.
+PipelinePartition MakePartition(int pp, const std::vector<int>& layers) {
+  const int stages = static_cast<int>(layers.size());
+  PipelinePartition partition{.pp = pp, .vpp = stages / pp};
+  int next = 0;
+  for (int s = 0; s < stages; ++s) {
+    partition.stages.push_back({.pp_rank = s % pp,
+                                .chunk = s / pp,
+                                .first_layer = next,
+                                .num_layers = layers[s],
+                                .has_embedding = s == 0,
+                                .has_head = s == stages - 1});
+    next += layers[s];
+  }
+  return partition;
+}
+
+}  // namespace
 
 std::vector<PipelineStage> PipelinePartition::OfRank(int pp_rank) const {
   assert(pp_rank >= 0 && pp_rank < pp);
@@ -58,20 +81,26 @@ absl::StatusOr<PipelinePartition> PartitionLayers(int num_layers, int pp, int vp
                                                    " pipeline stages (", pp, " ranks with ", vpp,
                                                    " chunks each); each stage needs a layer"));
   }
-  PipelinePartition partition{.pp = pp, .vpp = vpp};
-  const int stages = static_cast<int>(num_stages);
-  int next = 0;
-  for (int s = 0; s < stages; ++s) {
-    const int count = num_layers / stages + (s < num_layers % stages ? 1 : 0);
-    partition.stages.push_back({.pp_rank = s % pp,
-                                .chunk = s / pp,
-                                .first_layer = next,
-                                .num_layers = count,
-                                .has_embedding = s == 0,
-                                .has_head = s == stages - 1});
-    next += count;
+  std::vector<int> layers;
+  for (int s = 0; s < num_stages; ++s) {
+    layers.push_back(static_cast<int>(num_layers / num_stages) + (s < num_layers % num_stages ? 1 : 0));
   }
-  return partition;
+  return MakePartition(pp, layers);
+}
+
+absl::StatusOr<PipelinePartition> PartitionByLayout(int num_layers, int pp, std::string_view layout) {
+  if (pp < 1) return absl::InvalidArgumentError(absl::StrCat("a pipeline of ", pp, " ranks; must be at least 1"));
+  SLIPWAY_ASSIGN_OR_RETURN(const std::vector<int> layers, ParsePipelineLayout(layout));
+  const int64_t total = std::accumulate(layers.begin(), layers.end(), int64_t{0});
+  if (total != num_layers) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("has ", total, " layers (t), and the model has ", num_layers));
+  }
+  if (layers.size() % static_cast<size_t>(pp) != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("has ", layers.size(), " stages, which is not a multiple of the ",
+                                                   pp, " pipeline ranks"));
+  }
+  return MakePartition(pp, layers);
 }
 
 }  // namespace slipway::engine::topology

@@ -1,11 +1,12 @@
 // Which layers each pipeline stage holds. With V virtual stages a rank holds V chunks: stage s of the P*V stages, in
 // model order, is chunk s / P of rank s % P (Megatron-LM's interleaving). Layers are dealt as evenly as possible, the
-// first stages taking one more: 7 layers on 2 stages are 4 and 3, 30 on 4 are 8, 8, 7 and 7. Thread-safe: pure
-// functions and immutable data.
+// first stages taking one more (7 layers on 2 stages are 4 and 3, 30 on 4 are 8, 8, 7 and 7), or as a layout string
+// says. Thread-safe: pure functions and immutable data.
 #ifndef SLIPWAY_ENGINE_TOPOLOGY_PIPELINE_PARTITION_H_
 #define SLIPWAY_ENGINE_TOPOLOGY_PIPELINE_PARTITION_H_
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -40,6 +41,10 @@ struct PipelinePartition {
 
 // InvalidArgument with both numbers when a size is below 1 or there are fewer layers than stages.
 absl::StatusOr<PipelinePartition> PartitionLayers(int num_layers, int pp, int vpp = 1);
+// As a layout string says (pipeline_layout.h), whose stages make vpp = stages / pp; a stage may have no layer.
+// InvalidArgument as ParsePipelineLayout, and with both numbers when the layers are not num_layers or the stages are no
+// multiple of pp.
+absl::StatusOr<PipelinePartition> PartitionByLayout(int num_layers, int pp, std::string_view layout);
 
 }  // namespace slipway::engine::topology
 

@@ -54,6 +54,21 @@ TEST(PipelinePartition, EmbeddingFirstAndHeadLast) {
   EXPECT_EQ(whole.stages[0], (PipelineStage{0, 0, 0, 1, true, true}));
 }
 
+TEST(PipelinePartition, AsALayoutStringSays) {
+  ASSERT_OK_AND_ASSIGN(const PipelinePartition partition, PartitionByLayout(7, 2, "Et*3||t*4|L"));
+  EXPECT_EQ(partition.vpp, 2);
+  EXPECT_EQ(partition.Text(), "[3+4, 0+0]");
+  EXPECT_EQ(partition.stages[0], (PipelineStage{0, 0, 0, 3, true, false}));
+  EXPECT_EQ(partition.stages[2], (PipelineStage{0, 1, 3, 4, false, false}));
+  EXPECT_EQ(partition.stages[3], (PipelineStage{1, 1, 7, 0, false, true}));
+  for (int layer = 0; layer < 7; ++layer) EXPECT_EQ(partition.OfLayer(layer), partition.stages[layer < 3 ? 0 : 2]);
+  constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
+  EXPECT_THAT(PartitionByLayout(8, 2, "Et*3||t*4|L"), StatusIs(kInvalid, HasSubstr("7 layers (t), and the model has 8")));
+  EXPECT_THAT(PartitionByLayout(7, 3, "Et*3||t*4|L"), StatusIs(kInvalid, HasSubstr("4 stages")));
+  EXPECT_THAT(PartitionByLayout(7, 2, "Et*3||x*4|L"), StatusIs(kInvalid, HasSubstr("position 7: 'x'")));
+  EXPECT_THAT(PartitionByLayout(7, 0, "Et*7L"), StatusIs(kInvalid, HasSubstr("0 ranks")));
+}
+
 TEST(PipelinePartition, RefusesFewerLayersThanStages) {
   EXPECT_THAT(PartitionLayers(2, 4), StatusIs(absl::StatusCode::kInvalidArgument,
                                               AllOf(HasSubstr("2 layers"), HasSubstr("4 pipeline stages"))));

@@ -53,7 +53,7 @@ std::string PassText(const Pass& pass) {
 
 absl::StatusOr<PipelineSchedule> OneForwardOneBackward(int pp, int num_microbatches) {
   if (absl::Status status = CheckCounts(pp, 1, num_microbatches); !status.ok()) return status;
-  PipelineSchedule schedule{.pp = pp, .vpp = 1, .num_microbatches = num_microbatches};
+  PipelineSchedule schedule{.pp = pp, .num_microbatches = num_microbatches};
   const std::vector<Pass> forwards = ForwardOrder(1, num_microbatches, num_microbatches);
   for (int rank = 0; rank < pp; ++rank) {
     schedule.ranks.push_back(Interlace(forwards, 1, Warmup(pp, 1, num_microbatches, 0, rank)));
@@ -77,7 +77,8 @@ absl::StatusOr<PipelineSchedule> InterleavedOneForwardOneBackward(int pp, int vp
                                                    " of ", num_microbatches, " micro-batches, fewer than the ", pp,
                                                    " pipeline ranks"));
   }
-  PipelineSchedule schedule{.pp = pp, .vpp = vpp, .num_microbatches = num_microbatches};
+  PipelineSchedule schedule{
+      .pp = pp, .vpp = vpp, .num_microbatches = num_microbatches, .channel_capacity = group - pp + 1, .ranks = {}};
   const std::vector<Pass> forwards = ForwardOrder(vpp, num_microbatches, group);
   for (int rank = 0; rank < pp; ++rank) {
     schedule.ranks.push_back(Interlace(forwards, vpp, Warmup(pp, vpp, num_microbatches, group, rank)));

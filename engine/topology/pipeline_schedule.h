@@ -32,6 +32,9 @@ struct PipelineSchedule {
   int pp = 1;
   int vpp = 1;
   int num_microbatches = 1;
+  // Messages of one kind that one rank may have sent to another before the first of them is received: what the schedule
+  // needs to run without a deadlock.
+  int channel_capacity = 1;
   std::vector<std::vector<Pass>> ranks;  // by pipeline rank
 };
 
@@ -39,8 +42,10 @@ struct PipelineSchedule {
 // InvalidArgument when a size is below 1.
 absl::StatusOr<PipelineSchedule> OneForwardOneBackward(int pp, int num_microbatches);
 
-// `group` micro-batches go through one chunk before the next chunk's turn; 0 means pp. InvalidArgument with the numbers
-// unless pp > 1, vpp > 1, pp <= group <= num_microbatches, and num_microbatches % group is 0 or at least pp.
+// `group` micro-batches go through one chunk before the next chunk's turn; 0 means pp. A group above pp starts the first
+// rank's next chunk late, so that the last rank must be able to run ahead: channel_capacity is group - pp + 1.
+// InvalidArgument with the numbers unless pp > 1, vpp > 1, pp <= group <= num_microbatches, and num_microbatches % group
+// is 0 or at least pp.
 absl::StatusOr<PipelineSchedule> InterleavedOneForwardOneBackward(int pp, int vpp, int num_microbatches, int group = 0);
 
 // Evaluation: all forwards, chunk by chunk in the interleaved order (group = pp).
@@ -66,21 +71,32 @@ int InFlightBound(const PipelineSchedule& schedule, int pp_rank, int group = 0);
 // Checks that every (micro-batch, chunk) runs forward once and then backward once on each rank (no backward at all in
 // an evaluation schedule); that messages of one kind from one rank to another are received in the order in which they
 // are sent, so that they need no tags; and that nothing deadlocks when a receive waits for its message and a send waits
-// while `channel_capacity` messages of its kind to that rank have not been received. A capacity of 1 is enough for 1F1B
-// and for groups of pp micro-batches; larger groups need up to group - pp + 1.
-absl::Status CheckSchedule(const PipelineSchedule& schedule, int channel_capacity = 1);
+// while `schedule.channel_capacity` messages of its kind to that rank have not been received.
+absl::Status CheckSchedule(const PipelineSchedule& schedule);
+
+// Of one micro-batch through one stage.
+struct StageTime {
+  double forward = 0;
+  double backward = 0;
+};
 
 struct SimulationOptions {
-  double forward_time = 1.0;   // of one micro-batch through all chunks of one rank
-  double backward_time = 2.0;  // likewise
+  // By stage in model order, pp * vpp of them. Empty: all stages alike, 1 forward and 2 backward through all chunks of
+  // one rank.
+  std::vector<StageTime> stages;
+  double message_time = 0;  // from the end of a pass until another rank can use its output
 };
 
 struct SimulationResult {
   double makespan = 0;
-  double bubble_fraction = 0;  // idle time over useful time: (pp - 1) / m for 1F1B, (pp - 1) / (vpp * m) interleaved
+  double useful = 0;  // the passes of one rank, the mean over the ranks
+  // Idle over useful time, (makespan - useful) / useful. With stages alike and free messages (pp - 1) / m for 1F1B and (pp - 1) / (vpp * m)
+  // interleaved.
+  double bubble_fraction = 0;
 };
 
-// Runs the schedule on paper with free messages. Same errors as CheckSchedule, with unlimited channels.
+// Runs the schedule on paper. Errors as CheckSchedule, with unlimited channels, and InvalidArgument for stage times that
+// are not pp * vpp.
 absl::StatusOr<SimulationResult> Simulate(const PipelineSchedule& schedule, const SimulationOptions& options = {});
 
 }  // namespace slipway::engine::topology

@@ -82,22 +82,35 @@ TEST(PipelineSchedule, InterleavedGroupsOfOtherSizes) {
        {std::pair{8, 4}, std::pair{7, 5}, std::pair{9, 6}, std::pair{12, 12}, std::pair{5, 3}}) {
     for (int pp = 2; pp <= 3; ++pp) {
       if (m % group != 0 && m % group < pp) continue;
-      ASSERT_OK_AND_ASSIGN(const PipelineSchedule schedule, InterleavedOneForwardOneBackward(pp, 3, m, group));
-      // The first rank's next chunk starts late, so that the last rank must be able to run ahead.
-      EXPECT_OK(CheckSchedule(schedule, group - pp + 1)) << m << " in groups of " << group << " on " << pp;
+      ASSERT_OK_AND_ASSIGN(PipelineSchedule schedule, InterleavedOneForwardOneBackward(pp, 3, m, group));
+      EXPECT_OK(CheckSchedule(schedule)) << m << " in groups of " << group << " on " << pp;
       if (m > group) {
-        EXPECT_THAT(CheckSchedule(schedule, 1), StatusIs(kInvalid, HasSubstr("deadlocks")));
+        schedule.channel_capacity = 1;
+        EXPECT_THAT(CheckSchedule(schedule), StatusIs(kInvalid, HasSubstr("deadlocks")));
       }
     }
   }
 }
 
 TEST(PipelineSchedule, ForwardOnlyRunsEveryForward) {
-  for (const auto& [pp, vpp] : {std::pair{1, 1}, std::pair{4, 1}, std::pair{2, 3}, std::pair{3, 2}}) {
-    ASSERT_OK_AND_ASSIGN(const PipelineSchedule schedule, ForwardOnly(pp, vpp, 7));
-    EXPECT_OK(CheckSchedule(schedule));
-    EXPECT_EQ(static_cast<int>(schedule.ranks[pp - 1].size()), 7 * vpp);
+  for (const auto& [pp, vpp] : {std::pair{1, 1}, std::pair{4, 1}, std::pair{2, 3}, std::pair{3, 2}, std::pair{5, 4}}) {
+    for (int m = 1; m <= 11; ++m) {
+      ASSERT_OK_AND_ASSIGN(const PipelineSchedule schedule, ForwardOnly(pp, vpp, m));
+      EXPECT_OK(CheckSchedule(schedule)) << pp << " ranks, " << vpp << " chunks, " << m;
+      EXPECT_EQ(static_cast<int>(schedule.ranks[pp - 1].size()), m * vpp);
+    }
   }
+}
+
+TEST(Simulate, StagesOfUnequalLengthAndMessagesThatTakeTime) {
+  ASSERT_OK_AND_ASSIGN(const PipelineSchedule schedule, OneForwardOneBackward(2, 2));
+  // Rank 0: F0 [0,1] F1 [1,2] B0 [12,14] B1 [21,23]; rank 1: F0 [2,5] B0 [5,11] F1 [11,14] B1 [14,20].
+  ASSERT_OK_AND_ASSIGN(const SimulationResult result,
+                       Simulate(schedule, {.stages = {{1, 2}, {3, 6}}, .message_time = 1}));
+  EXPECT_DOUBLE_EQ(result.useful, 12);  // 6 and 18
+  EXPECT_DOUBLE_EQ(result.makespan, 23);
+  EXPECT_DOUBLE_EQ(result.bubble_fraction, 11.0 / 12);
+  EXPECT_THAT(Simulate(schedule, {.stages = {{1, 2}}}), StatusIs(kInvalid, HasSubstr("times of 1 stages")));
 }
 
 TEST(PipelineSchedule, Neighbours) {
@@ -150,9 +163,10 @@ TEST(CheckSchedule, FindsDeadlocks) {
               StatusIs(kInvalid, AllOf(HasSubstr("deadlocks"), HasSubstr("rank 0 waits to receive for B0.0"),
                                        HasSubstr("rank 1 waits to receive for F1.0"))));
   // All forwards first on rank 1 of three: with room for one message its sends must still drain.
-  ASSERT_OK_AND_ASSIGN(const PipelineSchedule good, OneForwardOneBackward(3, 6));
-  EXPECT_OK(CheckSchedule(good, 1));
-  EXPECT_THAT(CheckSchedule(good, 0), StatusIs(kInvalid, HasSubstr("waits to send to rank 1")));
+  ASSERT_OK_AND_ASSIGN(PipelineSchedule good, OneForwardOneBackward(3, 6));
+  EXPECT_OK(CheckSchedule(good));
+  good.channel_capacity = 0;
+  EXPECT_THAT(CheckSchedule(good), StatusIs(kInvalid, HasSubstr("waits to send to rank 1")));
 }
 
 }  // namespace

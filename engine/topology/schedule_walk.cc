@@ -5,6 +5,7 @@
 #include <map>
 #include <tuple>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -54,13 +55,19 @@ absl::Status CheckPasses(const PipelineSchedule& schedule) {
   return absl::OkStatus();
 }
 
+std::vector<StageTime> EqualTimes(const PipelineSchedule& schedule) {
+  return std::vector<StageTime>(static_cast<size_t>(schedule.pp) * schedule.vpp,
+                                {.forward = 1.0 / schedule.vpp, .backward = 2.0 / schedule.vpp});
+}
+
 class Walk {
  public:
-  Walk(const PipelineSchedule& schedule, int capacity, double forward_time, double backward_time)
+  // `times` by stage in model order.
+  Walk(const PipelineSchedule& schedule, int capacity, std::vector<StageTime> times, double message_time)
       : schedule_(schedule),
         capacity_(capacity),
-        forward_time_(forward_time),
-        backward_time_(backward_time),
+        times_(std::move(times)),
+        message_time_(message_time),
         ranks_(schedule.pp) {}
 
   absl::Status Run() {
@@ -86,6 +93,11 @@ class Walk {
     for (const RankState& state : ranks_) last = std::max(last, state.time);
     return last;
   }
+  double MeanUseful() const {
+    double sum = 0;
+    for (const RankState& state : ranks_) sum += state.useful;
+    return sum / schedule_.pp;
+  }
 
  private:
   struct Message {
@@ -96,6 +108,7 @@ class Walk {
   struct RankState {
     size_t next = 0;
     double time = 0;
+    double useful = 0;
     std::optional<std::pair<Peer, Message>> outgoing;  // computed, waiting for room in its channel
     PassKind outgoing_kind = PassKind::kForward;
   };
@@ -129,9 +142,12 @@ class Walk {
       state.time = std::max(state.time, message.ready);
       channel.pop_front();
     }
-    state.time += (pass.kind == PassKind::kForward ? forward_time_ : backward_time_) / schedule_.vpp;
+    const StageTime& stage = times_[static_cast<size_t>(pass.chunk) * schedule_.pp + rank];
+    const double time = pass.kind == PassKind::kForward ? stage.forward : stage.backward;
+    state.time += time;
+    state.useful += time;
     if (const std::optional<Peer> to = Downstream(schedule_, rank, pass)) {
-      state.outgoing = {*to, Message{pass.microbatch, to->chunk, state.time}};
+      state.outgoing = {*to, Message{pass.microbatch, to->chunk, state.time + message_time_}};
       state.outgoing_kind = pass.kind;
     }
     ++state.next;
@@ -156,28 +172,31 @@ class Walk {
 
   const PipelineSchedule& schedule_;
   const int64_t capacity_;
-  const double forward_time_;
-  const double backward_time_;
+  const std::vector<StageTime> times_;
+  const double message_time_;
   std::vector<RankState> ranks_;
   std::map<Channel, std::deque<Message>> channels_;
 };
 
 }  // namespace
 
-absl::Status CheckSchedule(const PipelineSchedule& schedule, int channel_capacity) {
+absl::Status CheckSchedule(const PipelineSchedule& schedule) {
   SLIPWAY_RETURN_IF_ERROR(CheckPasses(schedule));
-  return Walk(schedule, channel_capacity, 1, 1).Run();
+  return Walk(schedule, schedule.channel_capacity, EqualTimes(schedule), 0).Run();
 }
 
 absl::StatusOr<SimulationResult> Simulate(const PipelineSchedule& schedule, const SimulationOptions& options) {
   SLIPWAY_RETURN_IF_ERROR(CheckPasses(schedule));
-  Walk walk(schedule, std::numeric_limits<int>::max(), options.forward_time, options.backward_time);
-  SLIPWAY_RETURN_IF_ERROR(walk.Run());
-  double busy = 0;  // of one rank; all have the same passes
-  for (const Pass& pass : schedule.ranks[0]) {
-    busy += (pass.kind == PassKind::kForward ? options.forward_time : options.backward_time) / schedule.vpp;
+  const std::vector<StageTime> times = options.stages.empty() ? EqualTimes(schedule) : options.stages;
+  if (times.size() != static_cast<size_t>(schedule.pp) * schedule.vpp) {
+    return absl::InvalidArgumentError(absl::StrCat("times of ", times.size(), " stages for a schedule of ", schedule.pp,
+                                                   " ranks with ", schedule.vpp, " chunks each"));
   }
-  return SimulationResult{.makespan = walk.Makespan(), .bubble_fraction = (walk.Makespan() - busy) / busy};
+  Walk walk(schedule, std::numeric_limits<int>::max(), times, options.message_time);
+  SLIPWAY_RETURN_IF_ERROR(walk.Run());
+  SimulationResult result{.makespan = walk.Makespan(), .useful = walk.MeanUseful()};
+  if (result.useful > 0) result.bubble_fraction = (result.makespan - result.useful) / result.useful;
+  return result;
 }
 
 }  // namespace slipway::engine::topology

@@ -46,7 +46,7 @@ absl::StatusOr<EvaluationResult> Evaluate(parallel::PipelineRunner& runner, cons
   const int64_t end = options.iterations.has_value() ? *options.iterations * batch : source.epoch_size();
   SLIPWAY_ASSIGN_OR_RETURN(
       const topology::PipelineSchedule schedule,
-      topology::ForwardOnly(groups.pp->size(), 1, static_cast<int>(options.slicing.micro_batches())));
+      topology::ForwardOnly(groups.pp->size(), runner.num_chunks(), static_cast<int>(options.slicing.micro_batches())));
   double loss = 0, weight = 0;
   for (int64_t first = 0; first < end; first += batch) {
     const absl::StatusOr<std::vector<model::MicroBatch>> batches =

@@ -5,16 +5,19 @@
 #include "common/status_macros.h"
 #include "engine/parallel/parallel_layer_factory.h"
 #include "engine/parallel/pipeline_runner.h"
-#include "engine/topology/pipeline_partition.h"
 #include "engine/train/guarded_call.h"
 
 namespace slipway::engine::train {
-absl::StatusOr<ModelInstance> ModelInstance::Create(const arch::ModelArch& arch, const topology::Mesh& mesh, int rank,
+absl::StatusOr<ModelInstance> ModelInstance::Create(const arch::ModelArch& arch, const topology::Mesh& mesh,
+                                                    const topology::PipelinePartition& partition, int rank,
                                                     const comm::ParallelGroups& groups,
                                                     const parallel::FlatStoreOptions& options) {
-  SLIPWAY_ASSIGN_OR_RETURN(const topology::PipelinePartition partition,
-                           topology::PartitionLayers(static_cast<int>(arch.num_layers), mesh.sizes().pp));
-  const std::vector<arch::Piece> pieces = parallel::PiecesOfStage(partition.stages[mesh.CoordinatesOf(rank).pp]);
+  std::vector<std::vector<arch::Piece>> chunks;
+  std::vector<arch::Piece> pieces;
+  for (const topology::PipelineStage& stage : partition.OfRank(mesh.CoordinatesOf(rank).pp)) {
+    chunks.push_back(parallel::PiecesOfStage(stage));
+    pieces.insert(pieces.end(), chunks.back().begin(), chunks.back().end());
+  }
   return Guarded("building the model", [&]() -> absl::StatusOr<ModelInstance> {
     ModelInstance model;
     model.arch_ = arch;
@@ -23,7 +26,9 @@ absl::StatusOr<ModelInstance> ModelInstance::Create(const arch::ModelArch& arch,
     parallel::ParallelLayerFactory factory(
         [store = model.store_.get()](const std::string& group) { return store->Handle(group); }, groups,
         {.vocab_size = arch.vocab_size});
-    model.pieces_ = model::BuildDecoder(arch, pieces, factory, options.device);
+    for (const std::vector<arch::Piece>& chunk : chunks) {
+      model.chunks_.push_back(model::BuildDecoder(arch, chunk, factory, options.device));
+    }
     return model;
   });
 }
@@ -31,12 +36,14 @@ absl::StatusOr<ModelInstance> ModelInstance::Create(const arch::ModelArch& arch,
 absl::StatusOr<ModelInstance> ModelInstance::CreateSingle(const arch::ModelArch& arch, at::ScalarType compute_dtype,
                                                           at::Device device) {
   SLIPWAY_ASSIGN_OR_RETURN(const topology::Mesh mesh, topology::Mesh::Create({}));
+  SLIPWAY_ASSIGN_OR_RETURN(const topology::PipelinePartition partition,
+                           topology::PartitionLayers(static_cast<int>(arch.num_layers), 1));
   const comm::ParallelGroups groups = comm::MakeSoloGroups();
   parallel::FlatStoreOptions options;
   options.compute_dtype = compute_dtype;
   options.device = device;
   options.weights_only = true;
-  return Create(arch, mesh, 0, groups, options);
+  return Create(arch, mesh, partition, 0, groups, options);
 }
 
 }  // namespace slipway::engine::train

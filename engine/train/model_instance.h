@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "engine/arch/model_arch.h"
@@ -11,14 +12,16 @@
 #include "engine/model/stage_piece.h"
 #include "engine/parallel/flat_store.h"
 #include "engine/topology/mesh.h"
+#include "engine/topology/pipeline_partition.h"
 
 namespace slipway::engine::train {
 
 // Movable; owns everything that its pieces point to. Not thread-safe.
 class ModelInstance {
  public:
-  // This rank's share of the model, all weights zero. `mesh` and `groups` need not outlive it.
-  static absl::StatusOr<ModelInstance> Create(const arch::ModelArch& arch, const topology::Mesh& mesh, int rank,
+  // This rank's share of the model, all weights zero. `mesh`, `partition` and `groups` need not outlive it.
+  static absl::StatusOr<ModelInstance> Create(const arch::ModelArch& arch, const topology::Mesh& mesh,
+                                              const topology::PipelinePartition& partition, int rank,
                                               const comm::ParallelGroups& groups,
                                               const parallel::FlatStoreOptions& options);
   // The whole model on one rank, for computing alone: weights, and nothing that training needs.
@@ -27,16 +30,17 @@ class ModelInstance {
 
   const arch::ModelArch& arch() const { return arch_; }
   parallel::FlatStore& store() { return *store_; }
-  const model::StagePieces& pieces() const { return pieces_; }
-  // For a runner that owns the pieces; they still need the store.
-  model::StagePieces TakePieces() { return std::move(pieces_); }
+  // REQUIRES: one chunk, as CreateSingle makes.
+  const model::StagePieces& pieces() const { return chunks_.front(); }
+  // The chunks of this pipeline rank, for a runner that owns them; they still need the store.
+  std::vector<model::StagePieces> TakeChunks() { return std::move(chunks_); }
 
  private:
   ModelInstance() = default;
 
   arch::ModelArch arch_;
   std::unique_ptr<parallel::FlatStore> store_;
-  model::StagePieces pieces_;
+  std::vector<model::StagePieces> chunks_;
 };
 
 }  // namespace slipway::engine::train

@@ -4,13 +4,6 @@
 
 namespace slipway::engine::train {
 
-topology::MeshSizes MeshSizesOf(const v1::ParallelismSpec& parallelism) {
-  return {.tp = parallelism.tensor_model_parallel_size(),
-          .cp = parallelism.context_parallel_size(),
-          .dp = parallelism.data_parallel_size(),
-          .pp = parallelism.pipeline_model_parallel_size()};
-}
-
 at::ScalarType ComputeType(const v1::PrecisionSpec& precision) {
   return precision.name() == "fp32" ? at::kFloat : at::kBFloat16;
 }

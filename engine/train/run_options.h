@@ -7,12 +7,10 @@
 #include "engine/optim/adamw.h"
 #include "engine/optim/lr_schedule.h"
 #include "engine/parallel/flat_store.h"
-#include "engine/topology/mesh.h"
 #include "slipway/v1/training_spec.pb.h"
 
 namespace slipway::engine::train {
 
-topology::MeshSizes MeshSizesOf(const v1::ParallelismSpec& parallelism);
 at::ScalarType ComputeType(const v1::PrecisionSpec& precision);
 parallel::FlatStoreOptions StoreOptions(const v1::TrainingSpec& spec, at::Device device);
 optim::AdamWOptions OptimizerOptions(const v1::OptimizerSpec& optimizer);

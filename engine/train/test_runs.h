@@ -13,6 +13,7 @@
 #include "common/posix_file_system.h"
 #include "common/str_cat.h"
 #include "engine/comm/thread_communicator.h"
+#include "engine/spec/layout.h"
 #include "engine/spec/resolve.h"
 #include "engine/train/training_run.h"
 #include "tests/support/source_dir.h"
@@ -121,11 +122,7 @@ class TrainingRunTest : public ::testing::Test {
     if (options.epoch == 1) {  // a new job
       EXPECT_OK(posix_.RemoveTree(JoinPath(temp_.path(), "checkpoints")));
     }
-    const v1::ParallelismSpec& p = spec.parallelism();
-    const topology::Mesh mesh = topology::Mesh::Create({.tp = p.tensor_model_parallel_size(),
-                                                        .dp = p.data_parallel_size(),
-                                                        .pp = p.pipeline_model_parallel_size()})
-                                    .value();
+    const topology::Mesh mesh = spec::MeshOf(spec.parallelism()).value();
     RunResult result;
     comm::RunRanks(static_cast<int>(mesh.sizes().World()), [&](int rank, comm::GroupFactory& factory) {
       std::vector<int> everybody;

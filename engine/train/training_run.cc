@@ -21,8 +21,8 @@
 #include "engine/optim/adamw.h"
 #include "engine/parallel/pipeline_runner.h"
 #include "engine/spec/arch_from_spec.h"
+#include "engine/spec/layout.h"
 #include "engine/spec/resolve.h"
-#include "engine/topology/pipeline_schedule.h"
 #include "engine/train/data_feed.h"
 #include "engine/train/datasets.h"
 #include "engine/train/device_peak.h"
@@ -117,12 +117,13 @@ absl::Status TrainingRun::Load() {
     SLIPWAY_ASSIGN_OR_RETURN(config_json_, env_.files->ReadFile(JoinPath(spec_.model().hf_path(), "config.json")));
   }
   SLIPWAY_ASSIGN_OR_RETURN(datasets_, OpenDatasets(spec_, arch_, JoinPath(env_.output_dir, "cache"), *env_.files));
-  SLIPWAY_ASSIGN_OR_RETURN(
-      model_, ModelInstance::Create(arch_, *env_.mesh, env_.rank, *env_.groups, StoreOptions(spec_, env_.device)));
+  SLIPWAY_ASSIGN_OR_RETURN(const topology::PipelinePartition partition,
+                           spec::PartitionOf(spec_.parallelism(), arch_.num_layers));
+  SLIPWAY_ASSIGN_OR_RETURN(model_, ModelInstance::Create(arch_, *env_.mesh, partition, env_.rank, *env_.groups,
+                                                         StoreOptions(spec_, env_.device)));
   const int dp_rank = env_.mesh->CoordinatesOf(env_.rank).dp;
   const corpus::BatchSlicing slicing = Slicing(spec_, dp_rank);
-  SLIPWAY_ASSIGN_OR_RETURN(
-      schedule_, topology::OneForwardOneBackward(env_.mesh->sizes().pp, static_cast<int>(slicing.micro_batches())));
+  SLIPWAY_ASSIGN_OR_RETURN(schedule_, spec::ScheduleOf(spec_.parallelism(), slicing.micro_batches()));
   optimizer_.emplace(model_->store(), *env_.groups, OptimizerOptions(spec_.optimizer()));
   saver_.emplace(*env_.files, model_->store(), *env_.groups, env_.save_group, int64_t{spec_.checkpoint().save_buffer_mib()} << 20, *env_.clock);
   optimizer_->SetListener(&*saver_);
@@ -131,9 +132,7 @@ absl::Status TrainingRun::Load() {
   pipeline.hidden_size = arch_.hidden_size;
   pipeline.activation_dtype = ComputeType(spec_.precision());
   pipeline.device = env_.device;
-  std::vector<model::StagePieces> chunks;
-  chunks.push_back(model_->TakePieces());
-  runner_.emplace(std::move(chunks), model_->store(), *env_.groups, pipeline);
+  runner_.emplace(model_->TakeChunks(), model_->store(), *env_.groups, pipeline);
   feed_.emplace(datasets_.training, slicing, spec_.training().seq_length(), env_.device);
   MakeReporter();
   observer_.Ready(start);

@@ -36,6 +36,44 @@ TEST_F(TrainingRunTest, TensorAndPipelineParallelRunsAreTheSameRun) {
   ExpectSameLosses(eight, one, 1, 10, 1e-5);
 }
 
+// The golden model has as many layers as two ranks with two chunks each need.
+TEST_F(TrainingRunTest, AResumeOnVirtualStagesAndALayoutStringIsTheSameRun) {
+  const auto on_pipeline = [&](int chunks, const std::string& layout) {
+    v1::TrainingSpec spec = ChatSpec(1);
+    spec.mutable_model()->clear_hf_path();
+    spec.mutable_model()->set_preset("tiny_qwen3");
+    spec.mutable_model()->set_num_layers(5);
+    spec.mutable_model()->set_untie_embeddings_and_output_weights(false);
+    spec.mutable_checkpoint()->set_export_hf(true);
+    v1::ParallelismSpec* parallelism = spec.mutable_parallelism();
+    parallelism->set_pipeline_model_parallel_size(chunks == 0 ? 1 : 2);
+    if (chunks > 0) parallelism->set_virtual_pipeline_model_parallel_size(chunks);
+    if (!layout.empty()) parallelism->set_pipeline_model_parallel_layout(layout);
+    return spec;
+  };
+  const RunResult straight = Run(on_pipeline(0, ""));
+  ASSERT_OK(straight.outcome);
+  ASSERT_OK_AND_ASSIGN(const std::string exported, posix_.ReadFile(JoinPath(temp_.path(), "hf/model.safetensors")));
+  ASSERT_OK(posix_.RemoveTree(JoinPath(temp_.path(), "hf")));
+  ASSERT_OK(Run(on_pipeline(1, ""), {.stop_after = 3}).outcome);
+  const RunResult virtual_stages = Run(on_pipeline(2, ""), {.epoch = 2, .lineage = {Entry(1)}, .stop_after = 6});
+  ASSERT_OK(virtual_stages.outcome);
+  const int64_t first = virtual_stages.recorder.start.step, second = virtual_stages.recorder.checkpoints[0].step();
+  const RunResult by_layout =
+      Run(on_pipeline(2, "Et|t*3||tL"), {.epoch = 3, .lineage = {Entry(1), Entry(2, 1, first)}});
+  ASSERT_OK(by_layout.outcome);
+  EXPECT_EQ(by_layout.recorder.start.step, second);
+  ExpectSameLosses(virtual_stages, straight, first + 1, second, 1e-5);
+  ExpectSameLosses(by_layout, straight, second + 1, 10, 1e-5);
+  for (const int64_t step : {5, 10}) {
+    const auto& evals = step <= second ? virtual_stages.recorder.evals : by_layout.recorder.evals;
+    ASSERT_TRUE(evals.contains(step)) << step;
+    EXPECT_NEAR(evals.at(step).loss(), straight.recorder.evals.at(step).loss(), 1e-5);
+  }
+  ASSERT_OK_AND_ASSIGN(const std::string again, posix_.ReadFile(JoinPath(temp_.path(), "hf/model.safetensors")));
+  EXPECT_EQ(again.size(), exported.size());
+}
+
 TEST_F(TrainingRunTest, AStoppedAndResumedRunIsBitForBitTheRunThatWasNot) {
   for (const bool sharded : {true, false}) {
     v1::TrainingSpec spec = Spec(2, sharded);

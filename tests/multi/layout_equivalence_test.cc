@@ -31,6 +31,7 @@ const std::vector<Layout>& Layouts() {
       {.sizes = {.tp = 2}},
       {.sizes = {.tp = 4}},  // more ranks than key/value heads
       {.sizes = {.pp = 2}},
+      {.sizes = {.dp = 2, .pp = 2}},
       {.sizes = {.dp = 2}, .rows_per_micro_batch = 2},
       {.sizes = {.tp = 2, .dp = 2, .pp = 2}},
       {.sizes = {.tp = 2, .dp = 2, .pp = 2}, .shard = false},
@@ -46,9 +47,6 @@ TEST_P(LayoutEquivalence, EqualsOneRank) {
   EXPECT_LT(one.losses.back(), one.losses.front());
   for (const Layout& layout : Layouts()) ExpectEqual(one, Train(arch, layout), layout.Text());
 }
-
-INSTANTIATE_TEST_SUITE_P(Models, LayoutEquivalence, ::testing::Values("llama", "tied_qwen3"),
-                         [](const auto& model) { return model.param; });
 
 TEST(LayoutEquivalenceMore, ShardingTheOptimizerChangesNoBit) {
   for (const topology::MeshSizes sizes :
@@ -83,15 +81,31 @@ TEST(LayoutEquivalenceMore, HoldsWithDropout) {
   }
 }
 
-TEST(LayoutEquivalenceMore, HoldsWithVirtualStages) {
-  arch::ModelArch arch = MatrixLlama();
-  arch.num_layers = 5;  // uneven
+// Seven layers, which no number of stages divides; the second model ties the first stage's embedding to the last one's
+// output layer.
+TEST_P(LayoutEquivalence, HoldsOnPipelines) {
+  arch::ModelArch arch = GetParam() == "llama" ? MatrixLlama() : MatrixTiedQwen3();
+  arch.num_layers = 7;
   const LayoutResult one = Train(arch, {});
-  for (const Layout& layout : {Layout{.sizes = {.pp = 2}, .vpp = 2}, Layout{.sizes = {.dp = 2, .pp = 2}, .vpp = 2},
-                               Layout{.sizes = {.pp = 4}}}) {
-    ExpectEqual(one, Train(arch, layout), layout.Text());
-  }
+  const std::vector<Layout> layouts = {
+      {.sizes = {.pp = 2}},
+      {.sizes = {.pp = 4}},
+      {.sizes = {.pp = 2}, .vpp = 2},
+      {.sizes = {.dp = 2, .pp = 2}, .vpp = 2},
+      {.sizes = {.tp = 2, .pp = 2}, .vpp = 2},
+      {.sizes = {.pp = 2}, .vpp = 3, .vpp_group = 4},
+      {.sizes = {.pp = 2}, .pipeline_layout = "Et|t*6L"},
+      {.sizes = {.pp = 4}, .pipeline_layout = "Et*4||t*3|L"},  // the second rank has no parameter at all
+      {.sizes = {.pp = 2}, .vpp = 2, .pipeline_layout = "E|t*3|t*4|L"},
+      {.sizes = {.pp = 2}, .vpp = 4, .pipeline_layout = "Et||(t|)*2|t,t|t*2|L"},
+      {.sizes = {.tp = 2, .dp = 2, .pp = 2, .etp = 2}, .order = "tp-cp-ep-pp-dp"},
+      {.sizes = {.tp = 2, .dp = 2, .pp = 2, .etp = 2}, .vpp = 2, .order = "pp-dp-tp"},
+  };
+  for (const Layout& layout : layouts) ExpectEqual(one, Train(arch, layout), layout.Text());
 }
+
+INSTANTIATE_TEST_SUITE_P(Models, LayoutEquivalence, ::testing::Values("llama", "tied_qwen3"),
+                         [](const auto& model) { return model.param; });
 
 // Case L1: micro-batches weigh by their tokens, so how a global batch is cut into them changes nothing. (Two of the
 // four samples have no or few tokens: a mean of means would be far off.)
@@ -106,12 +120,20 @@ TEST(LayoutEquivalenceMore, L7VocabularyThatDoesNotDivide) {
   ExpectEqual(Train(MatrixLlama(), {}), Train(MatrixLlama(), {.sizes = {.tp = 2}}), "tp 2");
 }
 
+arch::ModelArch FourLayers() {
+  arch::ModelArch arch = MatrixTiedQwen3();
+  arch.num_layers = 4;
+  return arch;
+}
+
 // The same as processes over Gloo: each rank trains its part, rank 0 prints what it saw.
 SLIPWAY_RANK_BODY(TrainOverGloo) {
   return WithGroups(rank, absl::Seconds(30), [&](const comm::ProcessRendezvous&, comm::GroupFactory& factory) {
     Layout layout{.sizes = {.pp = 2}};
     (absl::EndsWith(rank.argument, ":dp") ? layout.sizes.dp : layout.sizes.tp) = 2;
-    const LayoutResult result = TrainRank(MatrixTiedQwen3(), layout, rank.rank, factory);
+    // Groups of four on two stages: messages run ahead, and a send of Gloo waits for its receive.
+    if (absl::EndsWith(rank.argument, ":vpp")) layout.vpp = 2, layout.vpp_group = 4;
+    const LayoutResult result = TrainRank(FourLayers(), layout, rank.rank, factory);
     std::cout << std::setprecision(17);
     for (const double loss : result.losses) std::cout << "loss " << loss << "\n";
     std::cout << "evaluation " << result.evaluation << std::endl;
@@ -140,9 +162,10 @@ void ExpectOverGloo(const LayoutResult& one, const std::string& axis) {
 }
 
 TEST(LayoutEquivalenceMore, HoldsOverGlooProcesses) {
-  const LayoutResult one = Train(MatrixTiedQwen3(), {});
+  const LayoutResult one = Train(FourLayers(), {});
   ExpectOverGloo(one, "tp");
   ExpectOverGloo(one, "dp");
+  ExpectOverGloo(one, "vpp");
 }
 
 }  // namespace

@@ -53,7 +53,14 @@ model::MicroBatch MakeMicroBatch(const std::vector<int64_t>& samples, int64_t vo
 
 topology::PipelineSchedule ScheduleOf(const Layout& layout, int micro_batches) {
   return layout.vpp == 1 ? *topology::OneForwardOneBackward(layout.sizes.pp, micro_batches)
-                         : *topology::InterleavedOneForwardOneBackward(layout.sizes.pp, layout.vpp, micro_batches);
+                         : *topology::InterleavedOneForwardOneBackward(layout.sizes.pp, layout.vpp, micro_batches,
+                                                                       layout.vpp_group);
+}
+
+topology::PipelinePartition PartitionOf(const Layout& layout, int num_layers) {
+  return layout.pipeline_layout.empty()
+             ? *topology::PartitionLayers(num_layers, layout.sizes.pp, layout.vpp)
+             : *topology::PartitionByLayout(num_layers, layout.sizes.pp, layout.pipeline_layout);
 }
 
 // Puts what a rank owns of each gradient into the whole tensors; NaN marks what nobody has given.
@@ -82,8 +89,7 @@ class RankRun {
         where_(where),
         at_(mesh.CoordinatesOf(rank)),
         groups_(MakeParallelGroups(mesh, rank, factory)) {
-    const topology::PipelinePartition partition =
-        *topology::PartitionLayers(static_cast<int>(arch.num_layers), layout.sizes.pp, layout.vpp);
+    const topology::PipelinePartition partition = PartitionOf(layout, static_cast<int>(arch.num_layers));
     std::vector<std::vector<arch::Piece>> chunk_pieces;
     std::vector<arch::Piece> all;
     for (const topology::PipelineStage& stage : partition.OfRank(at_.pp)) {
@@ -160,13 +166,16 @@ class RankRun {
 }  // namespace
 
 std::string Layout::Text() const {
-  return absl::StrCat(topology::MeshText(sizes), vpp > 1 ? absl::StrCat(" vpp", vpp) : "", shard ? " sharded" : "",
+  return absl::StrCat(topology::MeshText(sizes), vpp > 1 ? absl::StrCat(" vpp", vpp) : "",
+                      vpp_group > 0 ? absl::StrCat(" groups of ", vpp_group) : "",
+                      pipeline_layout.empty() ? "" : absl::StrCat(" ", pipeline_layout),
+                      order == topology::kDefaultRankOrder ? "" : absl::StrCat(" ", order), shard ? " sharded" : "",
                       " rows ", rows_per_micro_batch);
 }
 
 LayoutResult TrainRank(const arch::ModelArch& arch, const Layout& layout, int rank, comm::GroupFactory& factory,
                        const MatrixDevice& where) {
-  const topology::Mesh mesh = *topology::Mesh::Create(layout.sizes);
+  const topology::Mesh mesh = *topology::Mesh::Create(layout.sizes, layout.order);
   return RankRun(arch, layout, mesh, rank, factory, where).Train();
 }
 

@@ -22,6 +22,9 @@ inline constexpr int kMatrixSteps = 5;
 struct Layout {
   engine::topology::MeshSizes sizes;
   int vpp = 1;
+  std::string pipeline_layout = {};  // a layout string; empty: layers are dealt evenly
+  int vpp_group = 0;                 // micro-batches of a group; 0: pp
+  std::string order = std::string(engine::topology::kDefaultRankOrder);
   bool shard = true;
   int rows_per_micro_batch = 1;
 

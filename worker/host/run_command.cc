@@ -21,9 +21,9 @@
 #include "engine/comm/control_channel.h"
 #include "engine/comm/parallel_groups.h"
 #include "engine/comm/rendezvous.h"
+#include "engine/spec/layout.h"
 #include "engine/spec/resolve.h"
 #include "engine/train/guarded_call.h"
-#include "engine/train/run_options.h"
 #include "engine/train/training_run.h"
 #include "slipway/worker/v1/worker.pb.h"
 #include "worker/host/device_setup.h"
@@ -177,8 +177,7 @@ struct RankGroups {
 
 absl::StatusOr<RankGroups> MakeGroups(const WorkerLaunch& launch, const comm::ProcessRendezvous& rendezvous,
                                       at::Device device, std::shared_ptr<comm::CommObserver> observer) {
-  SLIPWAY_ASSIGN_OR_RETURN(engine::topology::Mesh mesh,
-                           engine::topology::Mesh::Create(train::MeshSizesOf(launch.spec().parallelism())));
+  SLIPWAY_ASSIGN_OR_RETURN(engine::topology::Mesh mesh, engine::spec::MeshOf(launch.spec().parallelism()));
   comm::BackendOptions options;
   options.interface = launch.network_interface();
   options.address = rendezvous.options().host;
