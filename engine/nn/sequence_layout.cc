@@ -40,4 +40,13 @@ SequenceLayout MakeSequenceLayout(const std::vector<int64_t>& row_lengths, const
   return layout;
 }
 
+SequenceLayout SliceOfTokens(const SequenceLayout& layout, int rank, int ranks) {
+  TORCH_CHECK(layout.num_tokens % ranks == 0, layout.num_tokens, " tokens do not divide over ", ranks, " ranks");
+  SequenceLayout slice;
+  slice.num_tokens = layout.num_tokens / ranks;
+  slice.positions = layout.positions.narrow(0, rank * slice.num_tokens, slice.num_tokens);
+  slice.sample_index = layout.sample_index.narrow(0, rank * slice.num_tokens, slice.num_tokens);
+  return slice;
+}
+
 }  // namespace slipway::engine::nn

@@ -39,6 +39,10 @@ inline constexpr int64_t kPaddingSample = -1;
 SequenceLayout MakeSequenceLayout(const std::vector<int64_t>& row_lengths, const std::vector<int64_t>& sample_indices,
                                   int64_t num_tokens, at::Device device);
 
+// The identity of the rank-th of `ranks` equal runs of the layout's tokens (sequence parallelism): num_tokens,
+// positions and sample_index alone, as views; there are no rows. Throws c10::Error when the tokens do not divide.
+SequenceLayout SliceOfTokens(const SequenceLayout& layout, int rank, int ranks);
+
 }  // namespace slipway::engine::nn
 
 #endif  // SLIPWAY_ENGINE_NN_SEQUENCE_LAYOUT_H_

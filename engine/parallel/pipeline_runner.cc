@@ -100,7 +100,7 @@ void PipelineRunner::Backward(const PipelineSchedule& schedule, const Pass& pass
 }
 
 at::Tensor PipelineRunner::Receive(comm::Communicator& group, int peer, int64_t num_tokens) {
-  at::Tensor tensor = at::empty({num_tokens, options_.hidden_size},
+  at::Tensor tensor = at::empty({num_tokens / options_.token_shards, options_.hidden_size},
                                 at::TensorOptions().dtype(options_.activation_dtype).device(options_.device));
   group.Recv(tensor, peer)->Wait();
   return tensor;

@@ -274,6 +274,11 @@ void CheckLayout(const v1::TrainingSpec& spec, const ValidateOptions& options, S
   facts.seq_length = spec.training().seq_length();
   facts.micro_batch_size = spec.training().micro_batch_size();
   facts.global_batch_size = spec.training().global_batch_size();
+  facts.sequence_parallel = sizes.sequence_parallel();
+  if (sizes.tp_comm_overlap() && sizes.tensor_model_parallel_size() == 1) {
+    faults.Add("parallelism.tp_comm_overlap", "true",
+               "needs parallelism.tensor_model_parallel_size above 1, which is 1");
+  }
   const topology::MeshSizes mesh{.tp = sizes.tensor_model_parallel_size(),
                                  .cp = sizes.context_parallel_size(),
                                  .dp = sizes.data_parallel_size(),

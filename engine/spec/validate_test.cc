@@ -109,6 +109,16 @@ INSTANTIATE_TEST_SUITE_P(
                  "scheduler.lr_wsd_decay_iters = 101: must be at most scheduler.lr_decay_iters = 100"},
         BadValue{{"parallelism.context_parallel_size=2"},
                  "parallelism.context_parallel_size = 2: not supported by this version; must be 1"},
+        BadValue{
+            {"parallelism.sequence_parallel=true"},
+            "parallelism.sequence_parallel = true: needs parallelism.tensor_model_parallel_size above 1, which is 1"},
+        BadValue{{"parallelism.sequence_parallel=true", "parallelism.tensor_model_parallel_size=2",
+                  "training.seq_length=17"},
+                 "training.seq_length = 17: the 1 * 17 tokens of a micro-batch on one context-parallel rank are not a "
+                 "multiple of parallelism.tensor_model_parallel_size = 2, which sequence parallelism needs"},
+        BadValue{
+            {"parallelism.tp_comm_overlap=true"},
+            "parallelism.tp_comm_overlap = true: needs parallelism.tensor_model_parallel_size above 1, which is 1"},
         BadValue{{"dataset.path=/d"}, "dataset.path = /d: mock data has no files; leave it out"},
         BadValue{{"dataset.sample_order=megatron"},
                  "dataset.sample_order = megatron: only for indexed data, and dataset.kind is mock"},

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "common/status_macros.h"
@@ -23,19 +24,21 @@ at::Tensor ToDevice(const std::vector<T>& values, at::ScalarType dtype, at::Devi
   return pin ? host.to(device, /*non_blocking=*/true) : host;
 }
 
-}  // namespace
-
-int64_t PaddedTokens(const std::vector<corpus::Sample>& samples, int64_t rows, int64_t seq_length, at::Device device) {
-  const int64_t full = rows * seq_length;
-  if (device.is_cuda()) return full;
+int64_t PaddedTokens(const std::vector<corpus::Sample>& samples, const BatchShape& shape) {
+  const int64_t full = shape.rows * shape.seq_length;
+  if (shape.device.is_cuda()) return full;
+  const int64_t multiple = std::lcm(kCpuTokenMultiple, shape.token_multiple);
   int64_t needed = 0;
   for (const corpus::Sample& sample : samples) needed += static_cast<int64_t>(sample.tokens.size());
-  const int64_t rounded = (needed + kCpuTokenMultiple - 1) / kCpuTokenMultiple * kCpuTokenMultiple;
-  return std::clamp<int64_t>(rounded, std::min(kCpuTokenMultiple, full), full);
+  const int64_t rounded = (std::max<int64_t>(needed, 1) + multiple - 1) / multiple * multiple;
+  return std::min(rounded, full);
 }
 
+}  // namespace
+
 model::MicroBatch MakeMicroBatch(const std::vector<corpus::Sample>& samples, const std::vector<int64_t>& sample_indices,
-                                 int64_t rows, int64_t num_tokens, at::Device device) {
+                                 const BatchShape& shape) {
+  const int64_t num_tokens = PaddedTokens(samples, shape);
   std::vector<int64_t> tokens(num_tokens, 0), labels(num_tokens, 0), lengths, indices = sample_indices;
   std::vector<float> weights(num_tokens, 0.f);
   int64_t at = 0;
@@ -46,19 +49,19 @@ model::MicroBatch MakeMicroBatch(const std::vector<corpus::Sample>& samples, con
     lengths.push_back(static_cast<int64_t>(sample.tokens.size()));
     at += lengths.back();
   }
-  lengths.resize(rows, 0);
-  indices.resize(rows, nn::kPaddingSample);
+  lengths.resize(shape.rows, 0);
+  indices.resize(shape.rows, nn::kPaddingSample);
   model::MicroBatch batch;
-  batch.tokens = ToDevice(tokens, at::kLong, device);
-  batch.labels = ToDevice(labels, at::kLong, device);
-  batch.weights = ToDevice(weights, at::kFloat, device);
-  batch.layout = nn::MakeSequenceLayout(lengths, indices, num_tokens, device);
+  batch.tokens = ToDevice(tokens, at::kLong, shape.device);
+  batch.labels = ToDevice(labels, at::kLong, shape.device);
+  batch.weights = ToDevice(weights, at::kFloat, shape.device);
+  batch.layout = nn::MakeSequenceLayout(lengths, indices, num_tokens, shape.device);
   return batch;
 }
 
 DataFeed::DataFeed(std::shared_ptr<const corpus::SampleSource> source, const corpus::BatchSlicing& slicing,
-                   int64_t seq_length, at::Device device)
-    : source_(std::move(source)), slicing_(slicing), seq_length_(seq_length), device_(device) {}
+                   const BatchShape& shape)
+    : source_(std::move(source)), slicing_(slicing), shape_(shape) {}
 
 DataFeed::~DataFeed() {
   if (prepared_.valid()) prepared_.wait();
@@ -88,8 +91,7 @@ absl::StatusOr<StepBatch> DataFeed::Make(int64_t consumed) const {
       step.tokens += static_cast<int64_t>(sample.tokens.size());
       samples.push_back(std::move(sample));
     }
-    const int64_t num_tokens = PaddedTokens(samples, slicing_.micro_batch_size, seq_length_, device_);
-    step.micro_batches.push_back(MakeMicroBatch(samples, indices, slicing_.micro_batch_size, num_tokens, device_));
+    step.micro_batches.push_back(MakeMicroBatch(samples, indices, shape_));
   }
   return step;
 }

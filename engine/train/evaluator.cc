@@ -8,7 +8,6 @@
 
 #include "common/status_macros.h"
 #include "engine/topology/pipeline_schedule.h"
-#include "engine/train/data_feed.h"
 
 namespace slipway::engine::train {
 namespace {
@@ -30,8 +29,7 @@ absl::StatusOr<std::vector<model::MicroBatch>> EvaluationBatches(const corpus::S
       samples.push_back(std::move(sample));
       indices.push_back(k);
     }
-    const int64_t tokens = PaddedTokens(samples, slicing.micro_batch_size, options.seq_length, options.device);
-    batches.push_back(MakeMicroBatch(samples, indices, slicing.micro_batch_size, tokens, options.device));
+    batches.push_back(MakeMicroBatch(samples, indices, options.shape));
   }
   return batches;
 }
@@ -54,7 +52,7 @@ absl::StatusOr<EvaluationResult> Evaluate(parallel::PipelineRunner& runner, cons
     input.micro_batch = [&](int m) { return batches[m]; };
     loss += runner.Evaluate(schedule, input).item<double>();
   }
-  at::Tensor sums = at::tensor({loss, weight}, at::kDouble).to(options.device);
+  at::Tensor sums = at::tensor({loss, weight}, at::kDouble).to(options.shape.device);
   // Each stage read the same samples: their weights count once, where the loss is.
   if (groups.pp->rank() != groups.pp->size() - 1) sums.zero_();
   const at::Tensor host = parallel::SumOverReplicasAndStages(sums, groups).cpu();

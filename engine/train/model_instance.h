@@ -10,6 +10,7 @@
 #include "engine/comm/parallel_groups.h"
 #include "engine/model/stage_piece.h"
 #include "engine/parallel/flat_store.h"
+#include "engine/parallel/parallel_layer_factory.h"
 #include "engine/topology/mesh.h"
 
 namespace slipway::engine::train {
@@ -20,7 +21,8 @@ class ModelInstance {
   // This rank's share of the model, all weights zero. `mesh` and `groups` need not outlive it.
   static absl::StatusOr<ModelInstance> Create(const arch::ModelArch& arch, const topology::Mesh& mesh, int rank,
                                               const comm::ParallelGroups& groups,
-                                              const parallel::FlatStoreOptions& options);
+                                              const parallel::FlatStoreOptions& options,
+                                              const parallel::LayerFactoryOptions& layers);
   // The whole model on one rank.
   static absl::StatusOr<ModelInstance> CreateSingle(const arch::ModelArch& arch, at::ScalarType compute_dtype,
                                                     at::Device device);

@@ -3,6 +3,14 @@
 #include <cmath>
 
 namespace slipway::engine::train {
+namespace {
+
+// Ranks that a rank's tokens are cut over between the blocks of a layer.
+int TokenShards(const v1::ParallelismSpec& parallelism) {
+  return parallelism.sequence_parallel() ? parallelism.tensor_model_parallel_size() : 1;
+}
+
+}  // namespace
 
 topology::MeshSizes MeshSizesOf(const v1::ParallelismSpec& parallelism) {
   return {.tp = parallelism.tensor_model_parallel_size(),
@@ -20,6 +28,7 @@ parallel::FlatStoreOptions StoreOptions(const v1::TrainingSpec& spec, at::Device
   options.compute_dtype = ComputeType(spec.precision());
   options.device = device;
   options.shard_optimizer = spec.parallelism().use_distributed_optimizer();
+  options.sequence_parallel = spec.parallelism().sequence_parallel();
   options.make_vocab_size_divisible_by = spec.model().make_vocab_size_divisible_by();
   return options;
 }
@@ -48,11 +57,32 @@ optim::LrScheduleOptions ScheduleOptions(const v1::TrainingSpec& spec) {
   return options;
 }
 
-corpus::BatchSlicing Slicing(const v1::TrainingSpec& spec, int dp_rank) {
+parallel::LayerFactoryOptions LayerOptions(const v1::TrainingSpec& spec, const arch::ModelArch& arch) {
+  const v1::ParallelismSpec& parallelism = spec.parallelism();
+  return {.vocab_size = arch.vocab_size,
+          .sequence_parallel = parallelism.sequence_parallel(),
+          .tp_comm_overlap = parallelism.tp_comm_overlap()};
+}
+
+parallel::PipelineOptions RunnerOptions(const v1::TrainingSpec& spec, const arch::ModelArch& arch, at::Device device) {
+  return {.hidden_size = arch.hidden_size,
+          .activation_dtype = ComputeType(spec.precision()),
+          .device = device,
+          .token_shards = TokenShards(spec.parallelism())};
+}
+
+corpus::BatchSlicing Slicing(const v1::TrainingSpec& spec, const topology::Coordinates& at) {
   return {.global_batch_size = spec.training().global_batch_size(),
           .micro_batch_size = spec.training().micro_batch_size(),
-          .dp_rank = dp_rank,
+          .dp_rank = at.dp,
           .dp_size = spec.parallelism().data_parallel_size()};
+}
+
+BatchShape ShapeOfBatches(const v1::TrainingSpec& spec, at::Device device) {
+  return {.rows = spec.training().micro_batch_size(),
+          .seq_length = spec.training().seq_length(),
+          .token_multiple = TokenShards(spec.parallelism()),
+          .device = device};
 }
 
 }  // namespace slipway::engine::train

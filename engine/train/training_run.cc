@@ -96,22 +96,17 @@ absl::Status TrainingRun::Load() {
     SLIPWAY_ASSIGN_OR_RETURN(config_json_, env_.files->ReadFile(JoinPath(spec_.model().hf_path(), "config.json")));
   }
   SLIPWAY_ASSIGN_OR_RETURN(datasets_, OpenDatasets(spec_, arch_, JoinPath(env_.output_dir, "cache"), *env_.files));
-  SLIPWAY_ASSIGN_OR_RETURN(
-      model_, ModelInstance::Create(arch_, *env_.mesh, env_.rank, *env_.groups, StoreOptions(spec_, env_.device)));
-  const int dp_rank = env_.mesh->CoordinatesOf(env_.rank).dp;
-  const corpus::BatchSlicing slicing = Slicing(spec_, dp_rank);
+  SLIPWAY_ASSIGN_OR_RETURN(model_, ModelInstance::Create(arch_, *env_.mesh, env_.rank, *env_.groups,
+                                                         StoreOptions(spec_, env_.device), LayerOptions(spec_, arch_)));
+  const corpus::BatchSlicing slicing = Slicing(spec_, env_.mesh->CoordinatesOf(env_.rank));
   SLIPWAY_ASSIGN_OR_RETURN(
       schedule_, topology::OneForwardOneBackward(env_.mesh->sizes().pp, static_cast<int>(slicing.micro_batches())));
   optimizer_.emplace(model_->store(), *env_.groups, OptimizerOptions(spec_.optimizer()));
   SLIPWAY_ASSIGN_OR_RETURN(const StartPoint start, Guarded("loading weights", [&] { return LoadWeights(); }));
-  parallel::PipelineOptions pipeline;
-  pipeline.hidden_size = arch_.hidden_size;
-  pipeline.activation_dtype = ComputeType(spec_.precision());
-  pipeline.device = env_.device;
   std::vector<model::StagePieces> chunks;
   chunks.push_back(model_->TakePieces());
-  runner_.emplace(std::move(chunks), model_->store(), *env_.groups, pipeline);
-  feed_.emplace(datasets_.training, slicing, spec_.training().seq_length(), env_.device);
+  runner_.emplace(std::move(chunks), model_->store(), *env_.groups, RunnerOptions(spec_, arch_, env_.device));
+  feed_.emplace(datasets_.training, slicing, ShapeOfBatches(spec_, env_.device));
   MakeReporter();
   observer_.Ready(start);
   return absl::OkStatus();
@@ -243,10 +238,9 @@ absl::Status TrainingRun::EvaluateNow() {
   observer_.Phase("eval");
   const absl::Duration start = env_.clock->MonotonicNow();
   EvaluatorOptions options;
-  options.slicing = Slicing(spec_, env_.mesh->CoordinatesOf(env_.rank).dp);
-  options.seq_length = spec_.training().seq_length();
+  options.slicing = Slicing(spec_, env_.mesh->CoordinatesOf(env_.rank));
+  options.shape = ShapeOfBatches(spec_, env_.device);
   if (spec_.validation().has_eval_iters()) options.iterations = spec_.validation().eval_iters();
-  options.device = env_.device;
   SLIPWAY_ASSIGN_OR_RETURN(const EvaluationResult result,
                            Evaluate(*runner_, *datasets_.validation, options, *env_.groups));
   if (!IsReporter()) return absl::OkStatus();

@@ -13,6 +13,7 @@
 #include "engine/comm/thread_communicator.h"
 #include "engine/format/checkpoint_directory.h"
 #include "engine/spec/resolve.h"
+#include "engine/train/run_options.h"
 #include "tests/support/source_dir.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/temp_dir.h"
@@ -111,11 +112,7 @@ class TrainingRunTest : public ::testing::Test {
     if (options.epoch == 1) {  // a new job
       EXPECT_OK(posix_.RemoveTree(JoinPath(temp_.path(), "checkpoints")));
     }
-    const v1::ParallelismSpec& p = spec.parallelism();
-    const topology::Mesh mesh = topology::Mesh::Create({.tp = p.tensor_model_parallel_size(),
-                                                        .dp = p.data_parallel_size(),
-                                                        .pp = p.pipeline_model_parallel_size()})
-                                    .value();
+    const topology::Mesh mesh = topology::Mesh::Create(MeshSizesOf(spec.parallelism())).value();
     RunResult result;
     comm::RunRanks(static_cast<int>(mesh.sizes().World()), [&](int rank, comm::GroupFactory& factory) {
       std::vector<int> everybody;
@@ -187,6 +184,23 @@ TEST_F(TrainingRunTest, TensorAndPipelineParallelRunsAreTheSameRun) {
   const RunResult eight = Run(spec);
   ASSERT_OK(eight.outcome);
   ExpectSameLosses(eight, one, 1, 10, 1e-5);
+}
+
+// Chats of different lengths: what a rank's tokens are padded to divides over the tensor-parallel ranks.
+TEST_F(TrainingRunTest, SequenceParallelRunsAreTheSameRun) {
+  const RunResult one = Run(ChatSpec(1));
+  v1::TrainingSpec spec = ChatSpec(1);
+  spec.mutable_training()->set_micro_batch_size(2);
+  spec.mutable_parallelism()->set_tensor_model_parallel_size(2);
+  spec.mutable_parallelism()->set_pipeline_model_parallel_size(2);
+  spec.mutable_parallelism()->set_sequence_parallel(true);
+  spec.mutable_parallelism()->set_tp_comm_overlap(true);
+  const RunResult four = Run(spec);
+  ASSERT_OK(four.outcome);
+  ExpectSameLosses(four, one, 1, 10, 1e-5);
+  for (const int64_t step : {0, 10}) {
+    EXPECT_NEAR(four.recorder.evals.at(step).loss(), one.recorder.evals.at(step).loss(), 1e-5);
+  }
 }
 
 TEST_F(TrainingRunTest, AStoppedAndResumedRunIsBitForBitTheRunThatWasNot) {

@@ -34,6 +34,11 @@ const std::vector<Layout>& Layouts() {
       {.sizes = {.dp = 2}, .rows_per_micro_batch = 2},
       {.sizes = {.tp = 2, .dp = 2, .pp = 2}},
       {.sizes = {.tp = 2, .dp = 2, .pp = 2}, .shard = false},
+      {.sizes = {.tp = 2}, .tp_comm_overlap = true},
+      {.sizes = {.tp = 2}, .rows_per_micro_batch = 2, .sequence_parallel = true},
+      {.sizes = {.tp = 4}, .sequence_parallel = true, .tp_comm_overlap = true},
+      {.sizes = {.tp = 2, .dp = 2, .pp = 2}, .sequence_parallel = true, .tp_comm_overlap = true},
+      {.sizes = {.tp = 2, .dp = 2}, .shard = false, .sequence_parallel = true},
   };
   return layouts;
 }
@@ -78,7 +83,8 @@ TEST(LayoutEquivalenceMore, HoldsWithDropout) {
   arch.attention_dropout = 0.1;
   const LayoutResult one = Train(arch, {});
   EXPECT_GT(std::abs(Train(MatrixTiedQwen3(), {}).losses[0] - one.losses[0]), 1e-4);  // it does something
-  for (const Layout& layout : {Layout{.sizes = {.tp = 2, .pp = 2}}, Layout{.sizes = {.dp = 2}}}) {
+  for (const Layout& layout : {Layout{.sizes = {.tp = 2, .pp = 2}}, Layout{.sizes = {.dp = 2}},
+                               Layout{.sizes = {.tp = 2, .pp = 2}, .sequence_parallel = true}}) {
     ExpectEqual(one, Train(arch, layout), layout.Text());
   }
 }

@@ -94,18 +94,23 @@ class RankRun {
                                              {.compute_dtype = where.compute_dtype,
                                               .device = where.device,
                                               .shard_optimizer = layout.shard,
-                                              .bucket_elements = 5000});
+                                              .bucket_elements = 5000,
+                                              .sequence_parallel = layout.sequence_parallel});
     if (!store.ok()) throw std::runtime_error(std::string(store.status().message()));
     store_ = *std::move(store);
     store_->InitializeWeights(3);
     parallel::ParallelLayerFactory layers([this](const std::string& group) { return store_->Handle(group); }, groups_,
-                                          {.vocab_size = arch.vocab_size});
+                                          {.vocab_size = arch.vocab_size,
+                                           .sequence_parallel = layout.sequence_parallel,
+                                           .tp_comm_overlap = layout.tp_comm_overlap});
     std::vector<model::StagePieces> chunks;
     for (const auto& pieces : chunk_pieces) chunks.push_back(model::BuildDecoder(arch, pieces, layers, where.device));
     runner_ = std::make_unique<parallel::PipelineRunner>(
         std::move(chunks), *store_, groups_,
-        parallel::PipelineOptions{
-            .hidden_size = arch.hidden_size, .activation_dtype = where.compute_dtype, .device = where.device});
+        parallel::PipelineOptions{.hidden_size = arch.hidden_size,
+                                  .activation_dtype = where.compute_dtype,
+                                  .device = where.device,
+                                  .token_shards = layout.sequence_parallel ? layout.sizes.tp : 1});
     optimizer_ = std::make_unique<optim::AdamW>(*store_, groups_, optim::AdamWOptions{.max_grad_norm = 0.5});
   }
 
@@ -161,7 +166,8 @@ class RankRun {
 
 std::string Layout::Text() const {
   return absl::StrCat(topology::MeshText(sizes), vpp > 1 ? absl::StrCat(" vpp", vpp) : "", shard ? " sharded" : "",
-                      " rows ", rows_per_micro_batch);
+                      sequence_parallel ? " sequence parallel" : "", tp_comm_overlap ? " tp overlap" : "", " rows ",
+                      rows_per_micro_batch);
 }
 
 LayoutResult TrainRank(const arch::ModelArch& arch, const Layout& layout, int rank, comm::GroupFactory& factory,

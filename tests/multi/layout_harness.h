@@ -24,6 +24,8 @@ struct Layout {
   int vpp = 1;
   bool shard = true;
   int rows_per_micro_batch = 1;
+  bool sequence_parallel = false;
+  bool tp_comm_overlap = false;
 
   std::string Text() const;
 };
