@@ -21,8 +21,8 @@ namespace slipway::engine::nn {
 struct TensorParallel {
   comm::CommPtr group;
   bool sequence_parallel = false;
-  // Communication of the backward pass runs beside its matrix products. Off: each operation is waited for at once. The
-  // numbers are the same.
+  // Communication runs beside the matrix products, some of which are made in two parts for it (results may differ in
+  // rounding). Off: each operation is waited for at once.
   bool overlap = false;
 };
 

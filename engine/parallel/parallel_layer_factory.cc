@@ -92,9 +92,10 @@ class SwiGluLayer final : public nn::Layer {
 
 class RotaryAttention final : public nn::AttentionCore {
  public:
-  RotaryAttention(const nn::AttentionOptions& options, nn::HeadCounts local, int64_t first_head, ParamPtr q_norm,
-                  ParamPtr k_norm)
+  RotaryAttention(const nn::AttentionOptions& options, nn::HeadCounts local, int64_t first_head, nn::ContextParallel cp,
+                  ParamPtr q_norm, ParamPtr k_norm)
       : options_(options),
+        cp_(std::move(cp)),
         local_(local),
         first_head_(first_head),
         q_norm_(std::move(q_norm)),
@@ -107,12 +108,16 @@ class RotaryAttention final : public nn::AttentionCore {
                                                : nn::Rope(qkv, layout, options_.inverse_frequencies, local_);
     if (context.cache != nullptr) return context.cache->Attend(options_.layer_name, placed, local_);
     const nn::DropoutSite dropout = SiteOf(options_.dropout, options_.dropout_site, context);
+    if (layout.context != nullptr) {
+      return nn::ContextAttention(placed, layout, local_, first_head_, dropout, cp_);
+    }
     if (dropout.probability == 0) return nn::Attention(placed, layout, local_);
     return nn::AttentionWithDropout(placed, layout, local_, first_head_, dropout);
   }
 
  private:
   nn::AttentionOptions options_;
+  nn::ContextParallel cp_;
   nn::HeadCounts local_;
   int64_t first_head_;
   ParamPtr q_norm_, k_norm_;
@@ -220,7 +225,7 @@ std::unique_ptr<nn::AttentionCore> ParallelLayerFactory::Attention(const nn::Att
     q_norm = Handle(options.layer_name + ".q_norm");
     k_norm = Handle(options.layer_name + ".k_norm");
   }
-  return std::make_unique<RotaryAttention>(options, local, tp_.group->rank() * local.heads, q_norm, k_norm);
+  return std::make_unique<RotaryAttention>(options, local, tp_.group->rank() * local.heads, cp_, q_norm, k_norm);
 }
 
 std::unique_ptr<nn::ResidualJoin> ParallelLayerFactory::Join(const nn::ResidualOptions& options) {

@@ -16,6 +16,7 @@
 #include <string>
 
 #include "engine/comm/parallel_groups.h"
+#include "engine/nn/context_attention.h"
 #include "engine/nn/layer_factory.h"
 #include "engine/nn/parallel_linear.h"
 #include "engine/nn/param_handle.h"
@@ -30,6 +31,7 @@ struct LayerFactoryOptions {
   // been told the same.
   bool sequence_parallel = false;
   bool tp_comm_overlap = false;  // see nn::TensorParallel::overlap
+  nn::ContextComm cp_comm = nn::ContextComm::kRing;
 };
 
 class ParallelLayerFactory final : public nn::LayerFactory {
@@ -42,6 +44,7 @@ class ParallelLayerFactory final : public nn::LayerFactory {
         tp_{.group = groups.tp,
             .sequence_parallel = options.sequence_parallel && groups.tp->size() > 1,
             .overlap = options.tp_comm_overlap},
+        cp_{.group = groups.cp, .comm = options.cp_comm},
         options_(options) {}
 
   std::unique_ptr<nn::EmbeddingLayer> Embedding(const std::string& fuse_group) override;
@@ -60,6 +63,7 @@ class ParallelLayerFactory final : public nn::LayerFactory {
 
   HandleSource handles_;
   nn::TensorParallel tp_;
+  nn::ContextParallel cp_;
   LayerFactoryOptions options_;
 };
 

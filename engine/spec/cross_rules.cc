@@ -16,9 +16,6 @@
 namespace slipway::engine::spec {
 namespace {
 
-// What this version trains with.
-constexpr int kMaxContextParallelSize = 1;
-
 // Products of numbers that users write may leave 64 bits.
 __extension__ using Wide = __int128;
 
@@ -166,11 +163,23 @@ void CheckAnnealing(const v1::SchedulerSpec& scheduler, Faults* faults) {
   }
 }
 
-void CheckSupported(const v1::ParallelismSpec& sizes, Faults* faults) {
-  const auto check = [&](std::string path, int size, int max) {
-    if (size > max) faults->AddNumber(std::move(path), size, StrCat("not supported by this version; must be ", max));
-  };
-  check("parallelism.context_parallel_size", sizes.context_parallel_size(), kMaxContextParallelSize);
+void CheckContextParallel(const v1::TrainingSpec& spec, const topology::MeshFacts& facts, Faults* faults) {
+  const v1::ParallelismSpec& sizes = spec.parallelism();
+  const int64_t cp = sizes.context_parallel_size(), tp = std::max(sizes.tensor_model_parallel_size(), 1);
+  if (cp <= 1) return;
+  const bool exchanges_heads = sizes.cp_comm_type() == "a2a";
+  if (exchanges_heads && facts.num_attention_heads % tp == 0 && facts.num_attention_heads / tp % cp != 0) {
+    faults->Add("parallelism.cp_comm_type", "a2a",
+                StrCat("exchanges tokens for heads, and the ", facts.num_attention_heads / tp,
+                       " heads of a tensor-parallel rank do not divide over parallelism.context_parallel_size = ", cp,
+                       "; p2p and all_gather go with any number of heads"));
+  }
+  if (spec.model().attention_dropout() > 0 && !exchanges_heads) {
+    faults->AddNumber(
+        "model.attention_dropout", spec.model().attention_dropout(),
+        StrCat("with parallelism.context_parallel_size = ", cp,
+               " needs parallelism.cp_comm_type a2a, which computes whole rows, and it is ", sizes.cp_comm_type()));
+  }
 }
 
 }  // namespace
@@ -253,7 +262,6 @@ void CheckSchedule(const v1::TrainingSpec& spec, SpecFaults* out) {
 void CheckLayout(const v1::TrainingSpec& spec, const ValidateOptions& options, SpecFaults* out) {
   Faults faults(out);
   const v1::ParallelismSpec& sizes = spec.parallelism();
-  CheckSupported(sizes, &faults);
   const Wide world = static_cast<Wide>(sizes.data_parallel_size()) * sizes.tensor_model_parallel_size() *
                      sizes.pipeline_model_parallel_size() * sizes.context_parallel_size();
   if (world > topology::kMaxWorld) {
@@ -283,6 +291,7 @@ void CheckLayout(const v1::TrainingSpec& spec, const ValidateOptions& options, S
                                  .cp = sizes.context_parallel_size(),
                                  .dp = sizes.data_parallel_size(),
                                  .pp = sizes.pipeline_model_parallel_size()};
+  CheckContextParallel(spec, facts, &faults);
   AppendFaults(topology::ValidateMesh(mesh, facts), out);
 }
 

@@ -107,8 +107,17 @@ INSTANTIATE_TEST_SUITE_P(
                  "scheduler.lr_wsd_decay_iters = 5: only for scheduler.lr_decay_style WSD, and it is cosine"},
         BadValue{{"scheduler.lr_decay_style=WSD", "scheduler.lr_wsd_decay_iters=101"},
                  "scheduler.lr_wsd_decay_iters = 101: must be at most scheduler.lr_decay_iters = 100"},
-        BadValue{{"parallelism.context_parallel_size=2"},
-                 "parallelism.context_parallel_size = 2: not supported by this version; must be 1"},
+        BadValue{{"parallelism.context_parallel_size=2", "training.seq_length=18"},
+                 "training.seq_length = 18: must be a multiple of 2 * parallelism.context_parallel_size = 4"},
+        BadValue{
+            {"parallelism.context_parallel_size=2", "parallelism.tensor_model_parallel_size=4",
+             "parallelism.cp_comm_type=a2a"},
+            "parallelism.cp_comm_type = a2a: exchanges tokens for heads, and the 1 heads of a tensor-parallel rank "
+            "do not divide over parallelism.context_parallel_size = 2; p2p and all_gather go with any number of "
+            "heads"},
+        BadValue{{"parallelism.context_parallel_size=2", "model.attention_dropout=0.1"},
+                 "model.attention_dropout = 0.1: with parallelism.context_parallel_size = 2 needs "
+                 "parallelism.cp_comm_type a2a, which computes whole rows, and it is p2p"},
         BadValue{
             {"parallelism.sequence_parallel=true"},
             "parallelism.sequence_parallel = true: needs parallelism.tensor_model_parallel_size above 1, which is 1"},

@@ -22,20 +22,28 @@ struct StepBatch {
   int64_t tokens = 0;  // this rank's, without padding
 };
 
+// A rank's micro-batch and what of it counts: a sum over the data- and context-parallel ranks counts everything once.
+struct LocalBatch {
+  model::MicroBatch batch;
+  int64_t tokens = 0;  // without padding
+  double weight = 0;   // Σ weights
+};
+
 // How samples become the micro-batches of a rank.
 struct BatchShape {
   int64_t rows = 1;  // samples of a micro-batch
   int64_t seq_length = 0;
+  nn::ContextPlace context;    // which of each row's chunks the rank has
   int64_t token_multiple = 1;  // the tokens of a rank divide by it: the tensor-parallel size under sequence parallelism
   at::Device device = at::kCPU;
 };
 
 // At most `rows` samples as one flat micro-batch; sample_indices identify the rows for random numbers. Fewer samples
-// leave empty rows. Padded to rows × seq_length tokens on CUDA, so that every step has the same shapes; on a CPU to the
-// next multiple of 32 (and of token_multiple) above what the samples need. REQUIRES: rows × seq_length divides by
-// token_multiple.
-model::MicroBatch MakeMicroBatch(const std::vector<corpus::Sample>& samples, const std::vector<int64_t>& sample_indices,
-                                 const BatchShape& shape);
+// leave empty rows. The context-parallel ranks together have rows × seq_length tokens on CUDA, so that every step has
+// the same shapes; on a CPU the next multiple of 32 (and of what the layout needs) above what the samples need.
+// REQUIRES: seq_length is a multiple of context.RowMultiple(), and rows × seq_length of context.size × token_multiple.
+LocalBatch MakeMicroBatch(const std::vector<corpus::Sample>& samples, const std::vector<int64_t>& sample_indices,
+                          const BatchShape& shape);
 
 // Thread-safety: one thread calls Take.
 class DataFeed {

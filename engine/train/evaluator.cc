@@ -25,11 +25,12 @@ absl::StatusOr<std::vector<model::MicroBatch>> EvaluationBatches(const corpus::S
       const int64_t k = slicing.SampleIndex(first, m, i);
       if (k >= end) break;
       SLIPWAY_ASSIGN_OR_RETURN(corpus::Sample sample, source.Get(k));
-      for (const float w : sample.weights) weight += w;
       samples.push_back(std::move(sample));
       indices.push_back(k);
     }
-    batches.push_back(MakeMicroBatch(samples, indices, options.shape));
+    LocalBatch local = MakeMicroBatch(samples, indices, options.shape);
+    weight += local.weight;
+    batches.push_back(std::move(local.batch));
   }
   return batches;
 }

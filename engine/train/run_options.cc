@@ -61,7 +61,8 @@ parallel::LayerFactoryOptions LayerOptions(const v1::TrainingSpec& spec, const a
   const v1::ParallelismSpec& parallelism = spec.parallelism();
   return {.vocab_size = arch.vocab_size,
           .sequence_parallel = parallelism.sequence_parallel(),
-          .tp_comm_overlap = parallelism.tp_comm_overlap()};
+          .tp_comm_overlap = parallelism.tp_comm_overlap(),
+          .cp_comm = nn::ContextCommOf(parallelism.cp_comm_type())};
 }
 
 parallel::PipelineOptions RunnerOptions(const v1::TrainingSpec& spec, const arch::ModelArch& arch, at::Device device) {
@@ -78,9 +79,10 @@ corpus::BatchSlicing Slicing(const v1::TrainingSpec& spec, const topology::Coord
           .dp_size = spec.parallelism().data_parallel_size()};
 }
 
-BatchShape ShapeOfBatches(const v1::TrainingSpec& spec, at::Device device) {
+BatchShape ShapeOfBatches(const v1::TrainingSpec& spec, const topology::Coordinates& at, at::Device device) {
   return {.rows = spec.training().micro_batch_size(),
           .seq_length = spec.training().seq_length(),
+          .context = {.rank = at.cp, .size = spec.parallelism().context_parallel_size()},
           .token_multiple = TokenShards(spec.parallelism()),
           .device = device};
 }

@@ -24,7 +24,7 @@ optim::LrScheduleOptions ScheduleOptions(const v1::TrainingSpec& spec);
 parallel::LayerFactoryOptions LayerOptions(const v1::TrainingSpec& spec, const arch::ModelArch& arch);
 parallel::PipelineOptions RunnerOptions(const v1::TrainingSpec& spec, const arch::ModelArch& arch, at::Device device);
 corpus::BatchSlicing Slicing(const v1::TrainingSpec& spec, const topology::Coordinates& at);
-BatchShape ShapeOfBatches(const v1::TrainingSpec& spec, at::Device device);
+BatchShape ShapeOfBatches(const v1::TrainingSpec& spec, const topology::Coordinates& at, at::Device device);
 
 }  // namespace slipway::engine::train
 

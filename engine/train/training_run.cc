@@ -106,7 +106,7 @@ absl::Status TrainingRun::Load() {
   std::vector<model::StagePieces> chunks;
   chunks.push_back(model_->TakePieces());
   runner_.emplace(std::move(chunks), model_->store(), *env_.groups, RunnerOptions(spec_, arch_, env_.device));
-  feed_.emplace(datasets_.training, slicing, ShapeOfBatches(spec_, env_.device));
+  feed_.emplace(datasets_.training, slicing, ShapeOfBatches(spec_, env_.mesh->CoordinatesOf(env_.rank), env_.device));
   MakeReporter();
   observer_.Ready(start);
   return absl::OkStatus();
@@ -239,7 +239,7 @@ absl::Status TrainingRun::EvaluateNow() {
   const absl::Duration start = env_.clock->MonotonicNow();
   EvaluatorOptions options;
   options.slicing = Slicing(spec_, env_.mesh->CoordinatesOf(env_.rank));
-  options.shape = ShapeOfBatches(spec_, env_.device);
+  options.shape = ShapeOfBatches(spec_, env_.mesh->CoordinatesOf(env_.rank), env_.device);
   if (spec_.validation().has_eval_iters()) options.iterations = spec_.validation().eval_iters();
   SLIPWAY_ASSIGN_OR_RETURN(const EvaluationResult result,
                            Evaluate(*runner_, *datasets_.validation, options, *env_.groups));

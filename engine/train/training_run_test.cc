@@ -203,6 +203,43 @@ TEST_F(TrainingRunTest, SequenceParallelRunsAreTheSameRun) {
   }
 }
 
+// Chats of different lengths, several to a micro-batch: rows are padded one by one, tokens and weights count once.
+TEST_F(TrainingRunTest, ContextParallelRunsAreTheSameRun) {
+  const RunResult one = Run(ChatSpec(1));
+  for (const char* comm : {"p2p", "all_gather", "a2a"}) {
+    v1::TrainingSpec spec = ChatSpec(1);
+    spec.mutable_training()->set_micro_batch_size(2);
+    spec.mutable_parallelism()->set_context_parallel_size(2);
+    spec.mutable_parallelism()->set_tensor_model_parallel_size(2);
+    spec.mutable_parallelism()->set_sequence_parallel(true);
+    spec.mutable_parallelism()->set_cp_comm_type(comm);
+    const RunResult four = Run(spec);
+    ASSERT_OK(four.outcome);
+    ExpectSameLosses(four, one, 1, 10, 1e-5);
+    EXPECT_EQ(four.recorder.steps.at(10).consumed_tokens(), one.recorder.steps.at(10).consumed_tokens());
+    for (const int64_t step : {0, 10}) {
+      EXPECT_NEAR(four.recorder.evals.at(step).loss(), one.recorder.evals.at(step).loss(), 1e-5);
+      EXPECT_EQ(four.recorder.evals.at(step).loss_tokens(), one.recorder.evals.at(step).loss_tokens());
+    }
+  }
+}
+
+TEST_F(TrainingRunTest, ARunPausedOnContextParallelRanksResumesOnDataParallelOnes) {
+  const RunResult straight = Run(Spec(1));
+  v1::TrainingSpec context = Spec(1);
+  context.mutable_parallelism()->set_context_parallel_size(2);
+  ASSERT_OK(Run(context, {.stop_after = 4}).outcome);
+  const RunResult on_data = Run(Spec(2), {.epoch = 2, .lineage = {Entry(1)}, .stop_after = 7});
+  ASSERT_OK(on_data.outcome);
+  const int64_t first = on_data.recorder.start.step, second = on_data.recorder.checkpoints[0].step();
+  context.mutable_parallelism()->set_tensor_model_parallel_size(2);
+  const RunResult on_both = Run(context, {.epoch = 3, .lineage = {Entry(1), Entry(2, 1, first)}});
+  ASSERT_OK(on_both.outcome);
+  EXPECT_EQ(on_both.recorder.start.step, second);
+  ExpectSameLosses(on_data, straight, first + 1, second, 1e-5);
+  ExpectSameLosses(on_both, straight, second + 1, 10, 1e-5);
+}
+
 TEST_F(TrainingRunTest, AStoppedAndResumedRunIsBitForBitTheRunThatWasNot) {
   for (const bool sharded : {true, false}) {
     v1::TrainingSpec spec = Spec(2, sharded);

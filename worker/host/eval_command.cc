@@ -29,7 +29,7 @@ struct LossSum {
 absl::Status AddLoss(const LoadedModel& model, const Sample& sample, LossSum& sum) {
   return train::Guarded("computing the loss", [&]() -> absl::Status {
     const at::NoGradGuard no_grad;
-    const auto batch = train::MakeMicroBatch(
+    const engine::model::MicroBatch batch = train::MakeMicroBatch(
         {sample}, {0}, {.seq_length = static_cast<int64_t>(sample.tokens.size()), .device = model.device});
     engine::nn::ForwardContext context;
     context.layout = &batch.layout;
