@@ -60,6 +60,12 @@ int AllOperations(GroupFactory& factory, int rank, int world) {
   const std::vector<int64_t> ones(world, 1);
   group->AllToAll(exchanged, at::full({world, 1}, mine), ones, ones)->Wait();
   RANK_CHECK(at::equal(exchanged.view(-1), at::arange(world, at::kFloat)));
+  // A shift around the ring: all other shares are empty, which not every transport takes for granted.
+  std::vector<int64_t> sent(world, 0), received(world, 0);
+  sent[(rank + 1) % world] = received[(rank + world - 1) % world] = 3;
+  at::Tensor shifted = at::zeros({3, 2});
+  group->AllToAll(shifted, at::full({3, 2}, mine), received, sent)->Wait();
+  RANK_CHECK((shifted == static_cast<float>((rank + world - 1) % world)).all().item<bool>());
   // Everybody sends first: a send does not wait for its receive.
   at::Tensor out = at::full({50000}, mine), in = at::zeros({50000});
   WorkPtr send = group->Send(out, (rank + 1) % world);

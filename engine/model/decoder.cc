@@ -83,7 +83,8 @@ class HeadPiece final : public StagePiece {
   const Piece& piece() const override { return piece_; }
   at::Tensor Forward(const at::Tensor& x, const MicroBatch& batch, const ForwardContext& context) override {
     const at::Tensor normed = norm_->Forward(x, context);
-    return batch.labels.defined() ? head_->Loss(normed, batch.labels, batch.weights) : head_->Logits(normed);
+    return batch.labels.defined() ? head_->Loss(normed, batch.labels, batch.weights, context)
+                                  : head_->Logits(normed, context);
   }
 
  private:

@@ -26,7 +26,9 @@ struct ForwardContext {
   KeyValueCache* cache = nullptr;  // generation: the batch continues the one row whose keys and values these are
 };
 
-// One input tensor [T, in], one output tensor [T, out].
+// One input tensor [T, in], one output tensor [T, out]. Under sequence parallelism what stands between the blocks (the
+// output of embedding and row-parallel layers, norms, joins, the input of column-parallel layers and of the head) has a
+// rank's own T / tp tokens; layers know it from their factory.
 class Layer {
  public:
   virtual ~Layer() = default;
@@ -67,9 +69,10 @@ class LossHead {
   virtual ~LossHead() = default;
   // labels int64 [T] (any value where weight is 0), weights fp32 [T] → Σ weight × token loss over this micro-batch, an
   // fp32 scalar.
-  virtual at::Tensor Loss(const at::Tensor& x, const at::Tensor& labels, const at::Tensor& weights) = 0;
+  virtual at::Tensor Loss(const at::Tensor& x, const at::Tensor& labels, const at::Tensor& weights,
+                          const ForwardContext& context) = 0;
   // fp32 logits [T, vocabulary] without padding columns; no gradient.
-  virtual at::Tensor Logits(const at::Tensor& x) = 0;
+  virtual at::Tensor Logits(const at::Tensor& x, const ForwardContext& context) = 0;
 };
 
 struct AttentionOptions {

@@ -15,6 +15,8 @@ SwiGluFn SwiGlu;
 SwiGluBackwardFn SwiGluBackward;
 AttentionFn Attention;
 AttentionBackwardFn AttentionBackward;
+AttentionBlockFn AttentionBlock;
+AttentionBlockBackwardFn AttentionBlockBackward;
 CrossEntropyFn CrossEntropy;
 CrossEntropyBackwardFn CrossEntropyBackward;
 EmbeddingBackwardFn EmbeddingBackward;

@@ -184,6 +184,43 @@ TEST(CpuKernelsTest, AttentionEqualsTheReference) {
                  1e-5));
 }
 
+struct BlockCase {
+  std::vector<int64_t> q_starts, kv_starts;
+  int64_t max_q, max_kv;
+  bool uniform, causal;
+};
+const std::vector<BlockCase>& BlockCases() {
+  static const std::vector<BlockCase> cases = {{{0, 5, 5, 70, 80}, {0, 5, 5, 70, 80}, 65, 65, false, true},
+                                               {{0, 10, 10, 74, 80}, {0, 5, 5, 37, 40}, 64, 32, false, false},
+                                               {{0, 5, 5, 37, 40}, {0, 10, 10, 74, 80}, 32, 64, false, false},
+                                               {{0, 40, 80, 80}, {0, 20, 40, 40}, 40, 20, true, false}};
+  return cases;
+}
+
+TEST(CpuKernelsTest, AttentionBlockEqualsTheReference) {
+  for (const BlockCase& c : BlockCases()) {
+    const at::Tensor starts;  // of the device: not read here
+    const at::Tensor all = at::randn({c.q_starts.back(), 6 * 16});
+    const at::Tensor q = all.narrow(1, 16, 4 * 16);  // columns of a larger matrix
+    const at::Tensor kv = at::randn({c.kv_starts.back(), 4 * 16}), dout = at::randn({c.q_starts.back(), 4 * 16});
+    const auto [out, lse] = cpu::AttentionBlock(q, kv, starts, starts, c.q_starts, c.kv_starts, c.max_q, c.max_kv,
+                                                c.uniform, c.causal, 4, 2, 0.25);
+    const auto [expected, expected_lse] = reference::AttentionBlock(q, kv, starts, starts, c.q_starts, c.kv_starts,
+                                                                    c.max_q, c.max_kv, c.uniform, c.causal, 4, 2, 0.25);
+    EXPECT_THAT(out, TensorNear(expected, 1e-5));
+    EXPECT_THAT(lse, TensorNear(expected_lse, 1e-5));
+    // Other keys take part as well: their sum is larger than this block's, the output another.
+    const at::Tensor all_lse = lse + 0.3, all_out = at::randn_like(out);
+    const auto [dq, dkv] = cpu::AttentionBlockBackward(dout, q, kv, all_out, all_lse, starts, starts, c.q_starts,
+                                                       c.kv_starts, c.max_q, c.max_kv, c.uniform, c.causal, 4, 2, 0.25);
+    const auto [expected_dq, expected_dkv] =
+        reference::AttentionBlockBackward(dout, q, kv, all_out, all_lse, starts, starts, c.q_starts, c.kv_starts,
+                                          c.max_q, c.max_kv, c.uniform, c.causal, 4, 2, 0.25);
+    EXPECT_THAT(dq, TensorNear(expected_dq, 1e-5));
+    EXPECT_THAT(dkv, TensorNear(expected_dkv, 1e-5));
+  }
+}
+
 TEST(OpsTest, Bf16GradientsAreAccumulatedInFp32) {
   const at::Tensor dy = at::randn({6, 4}).to(at::kBFloat16), x = at::randn({6, 3}).to(at::kBFloat16);
   at::Tensor grad = Stale({4, 3}), bias = Stale({4});

@@ -113,6 +113,32 @@ using AttentionBackwardFn = at::Tensor(const at::Tensor& dout, const at::Tensor&
                                        int64_t max_row_length, bool uniform, int64_t heads, int64_t groups,
                                        double scale);
 
+// Queries over one block of keys and values, where those of a row lie in several blocks (context parallelism). Row r
+// has the queries [q_starts[r], q_starts[r + 1]) of q [Tq, heads · D] and the keys and values [kv_starts[r], …) of kv
+// [Tk, 2 · groups · D] (key heads, then value heads); q may be columns of a larger matrix. causal: both sides have the
+// same rows and query i reads keys 0 … i; else it reads all keys of its row. A row with queries has keys. → out
+// [Tq, heads · D] and lse [heads, Tq], the log Σ exp of the scaled scores in the type of the statistics: results over
+// several blocks can be merged. uniform: each side's rows have one length.
+inline constexpr char kAttentionBlock[] =
+    "attention_block(Tensor q, Tensor kv, Tensor q_cu_seqlens, Tensor kv_cu_seqlens, int[] q_starts, int[] kv_starts, "
+    "int max_q, int max_kv, bool uniform, bool causal, int heads, int groups, float scale) -> (Tensor, Tensor)";
+using AttentionBlockFn = std::tuple<at::Tensor, at::Tensor>(const at::Tensor& q, const at::Tensor& kv,
+                                                            const at::Tensor& q_cu_seqlens,
+                                                            const at::Tensor& kv_cu_seqlens, at::IntArrayRef q_starts,
+                                                            at::IntArrayRef kv_starts, int64_t max_q, int64_t max_kv,
+                                                            bool uniform, bool causal, int64_t heads, int64_t groups,
+                                                            double scale);
+// out and lse are those over all blocks → this block's part of dq, and dkv.
+inline constexpr char kAttentionBlockBackward[] =
+    "attention_block_backward(Tensor dout, Tensor q, Tensor kv, Tensor out, Tensor lse, Tensor q_cu_seqlens, "
+    "Tensor kv_cu_seqlens, int[] q_starts, int[] kv_starts, int max_q, int max_kv, bool uniform, bool causal, "
+    "int heads, int groups, float scale) -> (Tensor, Tensor)";
+using AttentionBlockBackwardFn = std::tuple<at::Tensor, at::Tensor>(
+    const at::Tensor& dout, const at::Tensor& q, const at::Tensor& kv, const at::Tensor& out, const at::Tensor& lse,
+    const at::Tensor& q_cu_seqlens, const at::Tensor& kv_cu_seqlens, at::IntArrayRef q_starts,
+    at::IntArrayRef kv_starts, int64_t max_q, int64_t max_kv, bool uniform, bool causal, int64_t heads, int64_t groups,
+    double scale);
+
 // With dropout of the attention probabilities: the reference on every device (built of ATen and dropout_mask),
 // materialises the probabilities of one row at a time. The local heads are first_head … of the model's.
 inline constexpr char kAttentionDropout[] =

@@ -28,6 +28,8 @@ TORCH_LIBRARY(slipway, m) {
                              kSwiGluBackward,
                              kAttention,
                              kAttentionBackward,
+                             kAttentionBlock,
+                             kAttentionBlockBackward,
                              kAttentionDropout,
                              kAttentionDropoutBackward,
                              kDropoutMask,
@@ -57,6 +59,8 @@ TORCH_LIBRARY_IMPL(slipway, CompositeExplicitAutograd, m) {
   Register(m, kSwiGluBackward, reference::SwiGluBackward);
   Register(m, kAttention, reference::Attention);
   Register(m, kAttentionBackward, reference::AttentionBackward);
+  Register(m, kAttentionBlock, reference::AttentionBlock);
+  Register(m, kAttentionBlockBackward, reference::AttentionBlockBackward);
   Register(m, kAttentionDropout, reference::AttentionDropout);
   Register(m, kAttentionDropoutBackward, reference::AttentionDropoutBackward);
   Register(m, kDropoutMask, reference::DropoutMask);
@@ -85,6 +89,8 @@ TORCH_LIBRARY_IMPL(slipway, CPU, m) {
   Register(m, kCrossEntropyBackward, cpu::CrossEntropyBackward);
   Register(m, kAttention, cpu::Attention);
   Register(m, kAttentionBackward, cpu::AttentionBackward);
+  Register(m, kAttentionBlock, cpu::AttentionBlock);
+  Register(m, kAttentionBlockBackward, cpu::AttentionBlockBackward);
   Register(m, kEmbeddingBackward, cpu::EmbeddingBackward);
   Register(m, kSumSquares, cpu::SumSquares);
   Register(m, kAdamW, cpu::AdamW);

@@ -39,6 +39,8 @@ inline constexpr Operation<kSwiGlu, SwiGluFn> SwiGlu;
 inline constexpr Operation<kSwiGluBackward, SwiGluBackwardFn> SwiGluBackward;
 inline constexpr Operation<kAttention, AttentionFn> Attention;
 inline constexpr Operation<kAttentionBackward, AttentionBackwardFn> AttentionBackward;
+inline constexpr Operation<kAttentionBlock, AttentionBlockFn> AttentionBlock;
+inline constexpr Operation<kAttentionBlockBackward, AttentionBlockBackwardFn> AttentionBlockBackward;
 inline constexpr Operation<kAttentionDropout, AttentionDropoutFn> AttentionDropout;
 inline constexpr Operation<kAttentionDropoutBackward, AttentionDropoutBackwardFn> AttentionDropoutBackward;
 inline constexpr Operation<kDropoutMask, DropoutMaskFn> DropoutMask;

@@ -25,6 +25,8 @@ SwiGluBackwardFn SwiGluBackward;
 // reference_attention.cc
 AttentionFn Attention;
 AttentionBackwardFn AttentionBackward;
+AttentionBlockFn AttentionBlock;
+AttentionBlockBackwardFn AttentionBlockBackward;
 AttentionDropoutFn AttentionDropout;
 AttentionDropoutBackwardFn AttentionDropoutBackward;
 DropoutMaskFn DropoutMask;

@@ -5,19 +5,24 @@
 #include <algorithm>
 #include <utility>
 
-#include "engine/nn/comm_functions.h"
 #include "engine/nn/functions.h"
 #include "engine/nn/key_value_cache.h"
 
 namespace slipway::engine::parallel {
 namespace {
 
-using comm::CommPtr;
 using nn::ForwardContext;
 using nn::ParamPtr;
+using nn::TensorParallel;
 
 nn::DropoutSite SiteOf(double probability, uint32_t site, const ForwardContext& context) {
   return {.probability = context.training ? probability : 0, .seed = context.seed, .step = context.step, .site = site};
+}
+
+// A generation continues one row by a few tokens, which do not divide over the ranks.
+TensorParallel TpOf(TensorParallel tp, const ForwardContext& context) {
+  tp.sequence_parallel = tp.sequence_parallel && context.cache == nullptr;
+  return tp;
 }
 
 // Ids outside of the vocabulary would come out as zeros or as padding rows. Data are checked before training; on the
@@ -32,42 +37,42 @@ void CheckIds(const at::Tensor& ids, int64_t vocab_size, const char* what) {
 
 class VocabularyEmbedding final : public nn::EmbeddingLayer {
  public:
-  VocabularyEmbedding(ParamPtr weight, CommPtr tp, int64_t vocab_size)
+  VocabularyEmbedding(ParamPtr weight, TensorParallel tp, int64_t vocab_size)
       : weight_(std::move(weight)), tp_(std::move(tp)), vocab_size_(vocab_size) {}
-  at::Tensor Forward(const at::Tensor& ids, const ForwardContext&) override {
+  at::Tensor Forward(const at::Tensor& ids, const ForwardContext& context) override {
     CheckIds(ids, vocab_size_, "token id");
-    return nn::ReduceFromGroup(nn::Embedding(ids, weight_, /*shard=*/tp_->rank()), tp_);
+    return nn::LeaveBlock(nn::Embedding(ids, weight_, /*shard=*/tp_.group->rank()), TpOf(tp_, context));
   }
 
  private:
   ParamPtr weight_;
-  CommPtr tp_;
+  TensorParallel tp_;
   int64_t vocab_size_;
 };
 
 class ColumnLinearLayer final : public nn::Layer {
  public:
-  ColumnLinearLayer(ParamPtr weight, ParamPtr bias, CommPtr tp)
+  ColumnLinearLayer(ParamPtr weight, ParamPtr bias, TensorParallel tp)
       : weight_(std::move(weight)), bias_(std::move(bias)), tp_(std::move(tp)) {}
-  at::Tensor Forward(const at::Tensor& x, const ForwardContext&) override {
-    return nn::Linear(nn::CopyToGroup(x, tp_), weight_, bias_);
+  at::Tensor Forward(const at::Tensor& x, const ForwardContext& context) override {
+    return nn::ColumnParallelLinear(x, weight_, bias_, TpOf(tp_, context));
   }
 
  private:
   ParamPtr weight_, bias_;
-  CommPtr tp_;
+  TensorParallel tp_;
 };
 
 class RowLinearLayer final : public nn::Layer {
  public:
-  RowLinearLayer(ParamPtr weight, CommPtr tp) : weight_(std::move(weight)), tp_(std::move(tp)) {}
-  at::Tensor Forward(const at::Tensor& x, const ForwardContext&) override {
-    return nn::ReduceFromGroup(nn::Linear(x, weight_), tp_);
+  RowLinearLayer(ParamPtr weight, TensorParallel tp) : weight_(std::move(weight)), tp_(std::move(tp)) {}
+  at::Tensor Forward(const at::Tensor& x, const ForwardContext& context) override {
+    return nn::RowParallelLinear(x, weight_, TpOf(tp_, context));
   }
 
  private:
   ParamPtr weight_;
-  CommPtr tp_;
+  TensorParallel tp_;
 };
 
 class RmsNormLayer final : public nn::Layer {
@@ -87,9 +92,10 @@ class SwiGluLayer final : public nn::Layer {
 
 class RotaryAttention final : public nn::AttentionCore {
  public:
-  RotaryAttention(const nn::AttentionOptions& options, nn::HeadCounts local, int64_t first_head, ParamPtr q_norm,
-                  ParamPtr k_norm)
+  RotaryAttention(const nn::AttentionOptions& options, nn::HeadCounts local, int64_t first_head, nn::ContextParallel cp,
+                  ParamPtr q_norm, ParamPtr k_norm)
       : options_(options),
+        cp_(std::move(cp)),
         local_(local),
         first_head_(first_head),
         q_norm_(std::move(q_norm)),
@@ -102,36 +108,50 @@ class RotaryAttention final : public nn::AttentionCore {
                                                : nn::Rope(qkv, layout, options_.inverse_frequencies, local_);
     if (context.cache != nullptr) return context.cache->Attend(options_.layer_name, placed, local_);
     const nn::DropoutSite dropout = SiteOf(options_.dropout, options_.dropout_site, context);
+    if (layout.context != nullptr) {
+      return nn::ContextAttention(placed, layout, local_, first_head_, dropout, cp_);
+    }
     if (dropout.probability == 0) return nn::Attention(placed, layout, local_);
     return nn::AttentionWithDropout(placed, layout, local_, first_head_, dropout);
   }
 
  private:
   nn::AttentionOptions options_;
+  nn::ContextParallel cp_;
   nn::HeadCounts local_;
   int64_t first_head_;
   ParamPtr q_norm_, k_norm_;
 };
 
+// residual + dropout(y) of the tokens that this rank has between the blocks.
+at::Tensor JoinResidual(const at::Tensor& residual, const at::Tensor& y, const TensorParallel& tp,
+                        const nn::DropoutSite& dropout, const ForwardContext& context) {
+  if (dropout.probability == 0 || !TpOf(tp, context).sequence_parallel) {
+    return nn::AddDropout(residual, y, *context.layout, dropout);
+  }
+  return nn::AddDropout(residual, y, nn::SliceOfTokens(*context.layout, tp.group->rank(), tp.group->size()), dropout);
+}
+
 class DropoutJoin final : public nn::ResidualJoin {
  public:
-  explicit DropoutJoin(const nn::ResidualOptions& options) : options_(options) {}
+  DropoutJoin(TensorParallel tp, const nn::ResidualOptions& options) : tp_(std::move(tp)), options_(options) {}
   at::Tensor Forward(const at::Tensor& residual, const at::Tensor& y, const ForwardContext& context) override {
-    return nn::AddDropout(residual, y, *context.layout, SiteOf(options_.dropout, options_.dropout_site, context));
+    return JoinResidual(residual, y, tp_, SiteOf(options_.dropout, options_.dropout_site, context), context);
   }
 
  private:
+  TensorParallel tp_;
   nn::ResidualOptions options_;
 };
 
 class DropoutJoinNorm final : public nn::ResidualNorm {
  public:
-  DropoutJoinNorm(ParamPtr weight, double epsilon, const nn::ResidualOptions& options)
-      : weight_(std::move(weight)), epsilon_(epsilon), options_(options) {}
+  DropoutJoinNorm(ParamPtr weight, double epsilon, TensorParallel tp, const nn::ResidualOptions& options)
+      : weight_(std::move(weight)), epsilon_(epsilon), tp_(std::move(tp)), options_(options) {}
   nn::Joined Forward(const at::Tensor& residual, const at::Tensor& y, const ForwardContext& context) override {
     const nn::DropoutSite dropout = SiteOf(options_.dropout, options_.dropout_site, context);
     if (dropout.probability == 0) return nn::AddRmsNorm(residual, y, weight_, epsilon_);
-    at::Tensor sum = nn::AddDropout(residual, y, *context.layout, dropout);
+    at::Tensor sum = JoinResidual(residual, y, tp_, dropout, context);
     at::Tensor normed = nn::RmsNorm(sum, weight_, epsilon_);
     return {std::move(sum), std::move(normed)};
   }
@@ -139,21 +159,29 @@ class DropoutJoinNorm final : public nn::ResidualNorm {
  private:
   ParamPtr weight_;
   double epsilon_;
+  TensorParallel tp_;
   nn::ResidualOptions options_;
 };
 
 class VocabularyHead final : public nn::LossHead {
  public:
-  VocabularyHead(ParamPtr weight, nn::VocabularyOptions options)
-      : weight_(std::move(weight)), options_(std::move(options)) {}
-  at::Tensor Loss(const at::Tensor& x, const at::Tensor& labels, const at::Tensor& weights) override {
+  VocabularyHead(ParamPtr weight, TensorParallel tp, const LayerFactoryOptions& options)
+      : weight_(std::move(weight)),
+        tp_(std::move(tp)),
+        options_{
+            .vocab_size = options.vocab_size, .group = tp_.group, .chunk_elements = options.logits_chunk_elements} {}
+  at::Tensor Loss(const at::Tensor& x, const at::Tensor& labels, const at::Tensor& weights,
+                  const ForwardContext& context) override {
     if (labels.is_cpu()) CheckIds(labels.masked_select(weights != 0), options_.vocab_size, "label");
-    return nn::LinearCrossEntropy(nn::CopyToGroup(x, options_.group), labels, weights, weight_, options_);
+    return nn::LinearCrossEntropy(nn::EnterBlock(x, TpOf(tp_, context)), labels, weights, weight_, options_);
   }
-  at::Tensor Logits(const at::Tensor& x) override { return nn::VocabularyLogits(x, weight_, options_); }
+  at::Tensor Logits(const at::Tensor& x, const ForwardContext& context) override {
+    return nn::VocabularyLogits(nn::EnterBlock(x, TpOf(tp_, context)), weight_, options_);
+  }
 
  private:
   ParamPtr weight_;
+  TensorParallel tp_;
   nn::VocabularyOptions options_;
 };
 
@@ -184,7 +212,7 @@ nn::LayerPtr ParallelLayerFactory::RmsNorm(const std::string& fuse_group, double
 nn::LayerPtr ParallelLayerFactory::SwiGlu() { return std::make_unique<SwiGluLayer>(); }
 
 std::unique_ptr<nn::AttentionCore> ParallelLayerFactory::Attention(const nn::AttentionOptions& options) {
-  const int64_t ranks = tp_->size();
+  const int64_t ranks = tp_.group->size();
   TORCH_CHECK(options.num_heads % ranks == 0 &&
                   (options.num_query_groups % ranks == 0 || ranks % options.num_query_groups == 0),
               options.layer_name, ": ", options.num_heads, " heads in ", options.num_query_groups,
@@ -197,23 +225,20 @@ std::unique_ptr<nn::AttentionCore> ParallelLayerFactory::Attention(const nn::Att
     q_norm = Handle(options.layer_name + ".q_norm");
     k_norm = Handle(options.layer_name + ".k_norm");
   }
-  return std::make_unique<RotaryAttention>(options, local, tp_->rank() * local.heads, q_norm, k_norm);
+  return std::make_unique<RotaryAttention>(options, local, tp_.group->rank() * local.heads, cp_, q_norm, k_norm);
 }
 
 std::unique_ptr<nn::ResidualJoin> ParallelLayerFactory::Join(const nn::ResidualOptions& options) {
-  return std::make_unique<DropoutJoin>(options);
+  return std::make_unique<DropoutJoin>(tp_, options);
 }
 
 std::unique_ptr<nn::ResidualNorm> ParallelLayerFactory::JoinNorm(const std::string& fuse_group, double epsilon,
                                                                  const nn::ResidualOptions& options) {
-  return std::make_unique<DropoutJoinNorm>(Handle(fuse_group), epsilon, options);
+  return std::make_unique<DropoutJoinNorm>(Handle(fuse_group), epsilon, tp_, options);
 }
 
 std::unique_ptr<nn::LossHead> ParallelLayerFactory::Head(const std::string& fuse_group) {
-  return std::make_unique<VocabularyHead>(
-      Handle(fuse_group),
-      nn::VocabularyOptions{
-          .vocab_size = options_.vocab_size, .group = tp_, .chunk_elements = options_.logits_chunk_elements});
+  return std::make_unique<VocabularyHead>(Handle(fuse_group), tp_, options_);
 }
 
 }  // namespace slipway::engine::parallel

@@ -16,7 +16,9 @@
 #include <string>
 
 #include "engine/comm/parallel_groups.h"
+#include "engine/nn/context_attention.h"
 #include "engine/nn/layer_factory.h"
+#include "engine/nn/parallel_linear.h"
 #include "engine/nn/param_handle.h"
 
 namespace slipway::engine::parallel {
@@ -25,6 +27,11 @@ struct LayerFactoryOptions {
   int64_t vocab_size = 0;  // without padding
   // Bound on the logits that exist at one time; a batch that fits needs no second computation of them.
   int64_t logits_chunk_elements = int64_t{1} << 25;
+  // Between the blocks a rank has its own T / tp tokens; a generation's few tokens are never cut. The store must have
+  // been told the same.
+  bool sequence_parallel = false;
+  bool tp_comm_overlap = false;  // see nn::TensorParallel::overlap
+  nn::ContextComm cp_comm = nn::ContextComm::kRing;
 };
 
 class ParallelLayerFactory final : public nn::LayerFactory {
@@ -33,7 +40,12 @@ class ParallelLayerFactory final : public nn::LayerFactory {
   using HandleSource = std::function<nn::ParamPtr(const std::string& fuse_group)>;
 
   ParallelLayerFactory(HandleSource handles, const comm::ParallelGroups& groups, const LayerFactoryOptions& options)
-      : handles_(std::move(handles)), tp_(groups.tp), options_(options) {}
+      : handles_(std::move(handles)),
+        tp_{.group = groups.tp,
+            .sequence_parallel = options.sequence_parallel && groups.tp->size() > 1,
+            .overlap = options.tp_comm_overlap},
+        cp_{.group = groups.cp, .comm = options.cp_comm},
+        options_(options) {}
 
   std::unique_ptr<nn::EmbeddingLayer> Embedding(const std::string& fuse_group) override;
   nn::LayerPtr ColumnLinear(const std::string& fuse_group, bool bias) override;
@@ -50,7 +62,8 @@ class ParallelLayerFactory final : public nn::LayerFactory {
   nn::ParamPtr Handle(const std::string& fuse_group) const;
 
   HandleSource handles_;
-  comm::CommPtr tp_;
+  nn::TensorParallel tp_;
+  nn::ContextParallel cp_;
   LayerFactoryOptions options_;
 };
 

@@ -59,13 +59,14 @@ struct Outcome {
 };
 
 Outcome RunModel(const arch::ModelArch& arch, const NamedTensors& weights, const comm::CommPtr& tp,
-                 int64_t divisible_by) {
+                 int64_t divisible_by, bool sequence_parallel = false) {
   LocalModel local(arch::BuildParamTable(arch), weights,
                    {.rank = tp->rank(), .size = tp->size(), .make_vocab_size_divisible_by = divisible_by});
   comm::ParallelGroups groups;
   groups.tp = tp;
-  ParallelLayerFactory factory([&](const std::string& group) { return local.Handle(group); }, groups,
-                               {.vocab_size = arch.vocab_size, .logits_chunk_elements = 5 * 300});
+  ParallelLayerFactory factory(
+      [&](const std::string& group) { return local.Handle(group); }, groups,
+      {.vocab_size = arch.vocab_size, .logits_chunk_elements = 5 * 300, .sequence_parallel = sequence_parallel});
   const model::StagePieces pieces = model::BuildDecoder(arch, model::AllPieces(arch), factory);
   model::MicroBatch batch = RandomBatch(arch);
   const nn::ForwardContext context{.layout = &batch.layout, .seed = 17, .step = 4};
@@ -81,7 +82,7 @@ Outcome RunModel(const arch::ModelArch& arch, const NamedTensors& weights, const
   return {loss.detach(), logits, local.Gradients()};
 }
 
-void CheckAgainstOneRank(const arch::ModelArch& arch, int ranks, int64_t divisible_by) {
+void CheckAgainstOneRank(const arch::ModelArch& arch, int ranks, int64_t divisible_by, bool sequence_parallel = false) {
   const std::vector<arch::ParamSpec> table = arch::BuildParamTable(arch);
   const NamedTensors weights = RandomWeights(table, 1);
   const Outcome whole = RunModel(arch, weights, comm::MakeSelfCommunicator("tp"), 1);
@@ -89,7 +90,7 @@ void CheckAgainstOneRank(const arch::ModelArch& arch, int ranks, int64_t divisib
   comm::RunRanks(ranks, [&](int rank, comm::GroupFactory& factory) {
     std::vector<int> members;
     for (int r = 0; r < ranks; ++r) members.push_back(r);
-    parts[rank] = RunModel(arch, weights, factory.MakeGroup("tp", members), divisible_by);
+    parts[rank] = RunModel(arch, weights, factory.MakeGroup("tp", members), divisible_by, sequence_parallel);
   });
   for (int rank = 0; rank < ranks; ++rank) {
     EXPECT_THAT(parts[rank].loss, TensorNear(whole.loss, 1e-6));
@@ -97,7 +98,7 @@ void CheckAgainstOneRank(const arch::ModelArch& arch, int ranks, int64_t divisib
     for (const arch::ParamSpec& spec : table) {
       if (spec.tied_to) continue;
       const arch::TpPlacement tp{.rank = rank, .size = ranks, .make_vocab_size_divisible_by = divisible_by};
-      const int summed = arch::TpGradSumRanks(spec, ranks, /*sequence_parallel=*/false);
+      const int summed = arch::TpGradSumRanks(spec, ranks, sequence_parallel);
       at::Tensor gradient = at::zeros_like(parts[rank].gradients.at(spec.name));
       for (int r = rank - rank % summed; r < rank - rank % summed + summed; ++r) {
         gradient += parts[r].gradients.at(spec.name);
@@ -122,11 +123,17 @@ TEST_P(FamilyTest, RanksOfPaddingAloneChangeNothing) { CheckAgainstOneRank(TinyA
 // Two key/value heads over four ranks: each is held twice.
 TEST_P(FamilyTest, FewerKeyValueHeadsThanRanks) { CheckAgainstOneRank(TinyArch(GetParam()), 4, 128); }
 
+TEST_P(FamilyTest, SequenceParallelRanksEqualOne) {
+  CheckAgainstOneRank(TinyArch(GetParam()), 2, 1, /*sequence_parallel=*/true);
+  CheckAgainstOneRank(TinyArch(GetParam()), 4, 128, /*sequence_parallel=*/true);
+}
+
 TEST_P(FamilyTest, DropoutIsTheSameOnEveryLayout) {
   arch::ModelArch arch = TinyArch(GetParam());
   arch.hidden_dropout = 0.2;
   arch.attention_dropout = 0.1;
   CheckAgainstOneRank(arch, 2, 1);
+  CheckAgainstOneRank(arch, 2, 1, /*sequence_parallel=*/true);
 }
 
 TEST_P(FamilyTest, LayersUseExactlyTheFuseGroupsOfTheTable) {
@@ -169,8 +176,8 @@ TEST(ParallelLayerFactoryTest, IdsOutsideOfTheVocabularyAreNamed) {
   for (const int64_t id : {int64_t{-1}, arch.vocab_size}) {
     const at::Tensor ids = at::tensor({int64_t{3}, id}, at::kLong), x = at::ones({2, arch.hidden_size});
     EXPECT_THROW(embedding->Forward(ids, {}), c10::Error);
-    EXPECT_THROW(head->Loss(x, ids, at::ones({2})), c10::Error);
-    EXPECT_NO_THROW(head->Loss(x, ids, at::tensor({1.0f, 0.0f}))) << "a label without weight may be anything";
+    EXPECT_THROW(head->Loss(x, ids, at::ones({2}), {}), c10::Error);
+    EXPECT_NO_THROW(head->Loss(x, ids, at::tensor({1.0f, 0.0f}), {})) << "a label without weight may be anything";
   }
 }
 

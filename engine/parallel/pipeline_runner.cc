@@ -130,7 +130,7 @@ comm::Communicator& PipelineRunner::Channel(PassKind kind, int from, int to) con
 PipelineRunner::Message PipelineRunner::Receive(comm::Communicator& group, int peer,
                                                 const model::MicroBatch& batch) const {
   Message message;
-  message.tensor = at::empty({batch.layout.num_tokens, options_.hidden_size},
+  message.tensor = at::empty({batch.layout.num_tokens / options_.token_shards, options_.hidden_size},
                              at::TensorOptions().dtype(options_.activation_dtype).device(options_.device));
   message.work = group.Recv(message.tensor, peer);
   return message;

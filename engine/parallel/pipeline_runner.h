@@ -40,6 +40,8 @@ struct PipelineOptions {
   int64_t hidden_size = 0;
   at::ScalarType activation_dtype = at::kFloat;  // of what travels between stages
   at::Device device = at::kCPU;
+  int token_shards =
+      1;  // sequence parallelism: of a layout's tokens 1 / token_shards travel (the tensor-parallel size)
 };
 
 struct StepInput {

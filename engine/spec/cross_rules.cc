@@ -18,9 +18,6 @@
 namespace slipway::engine::spec {
 namespace {
 
-// What this version trains with.
-constexpr int kMaxContextParallelSize = 1;
-
 // Products of numbers that users write may leave 64 bits.
 __extension__ using Wide = __int128;
 
@@ -181,12 +178,23 @@ void CheckAnnealing(const v1::SchedulerSpec& scheduler, Faults* faults) {
   }
 }
 
-void CheckSupported(const v1::ParallelismSpec& sizes, Faults* faults) {
-  const auto check = [&](std::string path, int size, int max) {
-    if (size > max)
-      faults->AddNumber(std::move(path), int64_t{size}, StrCat("not supported by this version; must be ", max));
-  };
-  check("parallelism.context_parallel_size", sizes.context_parallel_size(), kMaxContextParallelSize);
+void CheckContextParallel(const v1::TrainingSpec& spec, const topology::MeshFacts& facts, Faults* faults) {
+  const v1::ParallelismSpec& sizes = spec.parallelism();
+  const int64_t cp = sizes.context_parallel_size(), tp = std::max(sizes.tensor_model_parallel_size(), 1);
+  if (cp <= 1) return;
+  const bool exchanges_heads = sizes.cp_comm_type() == "a2a";
+  if (exchanges_heads && facts.num_attention_heads % tp == 0 && facts.num_attention_heads / tp % cp != 0) {
+    faults->Add("parallelism.cp_comm_type", "a2a",
+                StrCat("exchanges tokens for heads, and the ", facts.num_attention_heads / tp,
+                       " heads of a tensor-parallel rank do not divide over parallelism.context_parallel_size = ", cp,
+                       "; p2p and all_gather go with any number of heads"));
+  }
+  if (spec.model().attention_dropout() > 0 && !exchanges_heads) {
+    faults->AddNumber(
+        "model.attention_dropout", spec.model().attention_dropout(),
+        StrCat("with parallelism.context_parallel_size = ", cp,
+               " needs parallelism.cp_comm_type a2a, which computes whole rows, and it is ", sizes.cp_comm_type()));
+  }
 }
 
 }  // namespace
@@ -288,7 +296,6 @@ void CheckLayout(const v1::TrainingSpec& spec, const ValidateOptions& options, c
   Faults faults(wrong, out);
   if (!faults.Sound({"parallelism"})) return;
   const v1::ParallelismSpec& sizes = spec.parallelism();
-  CheckSupported(sizes, &faults);
   const Wide world = static_cast<Wide>(sizes.data_parallel_size()) * sizes.tensor_model_parallel_size() *
                      sizes.pipeline_model_parallel_size() * sizes.context_parallel_size();
   if (world > topology::kMaxWorld) {
@@ -314,10 +321,16 @@ void CheckLayout(const v1::TrainingSpec& spec, const ValidateOptions& options, c
   facts.virtual_pipeline_size = sizes.virtual_pipeline_model_parallel_size();
   facts.pipeline_layout = sizes.pipeline_model_parallel_layout();
   facts.microbatch_group_size_per_vp_stage = sizes.microbatch_group_size_per_vp_stage();
+  facts.sequence_parallel = sizes.sequence_parallel();
   if (sizes.virtual_pipeline_model_parallel_size() == 1) {
     RefuseUnlessDefault(spec, "parallelism.microbatch_group_size_per_vp_stage",
                         "only with parallelism.virtual_pipeline_model_parallel_size above 1, which is 1", &faults);
   }
+  if (sizes.tp_comm_overlap() && sizes.tensor_model_parallel_size() == 1) {
+    faults.Add("parallelism.tp_comm_overlap", "true",
+               "needs parallelism.tensor_model_parallel_size above 1, which is 1");
+  }
+  CheckContextParallel(spec, facts, &faults);
   AppendFaults(topology::ValidateMesh(MeshSizesOf(sizes), facts, sizes.order()), out);
 }
 

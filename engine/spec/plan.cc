@@ -61,6 +61,7 @@ absl::StatusOr<Plan> MakePlan(const v1::TrainingSpec& resolved, const arch::Mode
       .micro_batch_size = training.micro_batch_size(),
       .num_microbatches = plan.micro_batches_per_step,
       .make_vocab_size_divisible_by = divisor,
+      .sequence_parallel = sizes.sequence_parallel(),
       .use_distributed_optimizer = sizes.use_distributed_optimizer(),
       .fused_attention = model.attention_dropout == 0};
   SLIPWAY_ASSIGN_OR_RETURN(plan.memory, arch::EstimatePeakMemory(model, memory));

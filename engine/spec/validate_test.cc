@@ -143,8 +143,6 @@ INSTANTIATE_TEST_SUITE_P(
                  "scheduler.lr_wsd_decay_iters = 5: only for scheduler.lr_decay_style WSD, and it is cosine"},
         BadValue{{"scheduler.lr_decay_style=WSD", "scheduler.lr_wsd_decay_iters=101"},
                  "scheduler.lr_wsd_decay_iters = 101: must be at most scheduler.lr_decay_iters = 100"},
-        BadValue{{"parallelism.context_parallel_size=2"},
-                 "parallelism.context_parallel_size = 2: not supported by this version; must be 1"},
         BadValue{{"parallelism.pipeline_model_parallel_size=2", "parallelism.virtual_pipeline_model_parallel_size=2",
                   "model.num_layers=4", "training.global_batch_size=3"},
                  "parallelism.microbatch_group_size_per_vp_stage = 2: leaves a last group of 1 of the 3 micro-batches "
@@ -161,6 +159,27 @@ INSTANTIATE_TEST_SUITE_P(
                  "makes 4 stages, 2 on each of the 2 pipeline ranks; leave it out or set it to 2"},
         BadValue{{"parallelism.data_parallel_size=2", "parallelism.order=tp-cp-pp"},
                  "parallelism.order = tp-cp-pp: rank order \"tp-cp-pp\" lacks dp, whose size is 2"},
+        BadValue{{"parallelism.context_parallel_size=2", "training.seq_length=18"},
+                 "training.seq_length = 18: must be a multiple of 2 * parallelism.context_parallel_size = 4"},
+        BadValue{
+            {"parallelism.context_parallel_size=2", "parallelism.tensor_model_parallel_size=4",
+             "parallelism.cp_comm_type=a2a"},
+            "parallelism.cp_comm_type = a2a: exchanges tokens for heads, and the 1 heads of a tensor-parallel rank "
+            "do not divide over parallelism.context_parallel_size = 2; p2p and all_gather go with any number of "
+            "heads"},
+        BadValue{{"parallelism.context_parallel_size=2", "model.attention_dropout=0.1"},
+                 "model.attention_dropout = 0.1: with parallelism.context_parallel_size = 2 needs "
+                 "parallelism.cp_comm_type a2a, which computes whole rows, and it is p2p"},
+        BadValue{
+            {"parallelism.sequence_parallel=true"},
+            "parallelism.sequence_parallel = true: needs parallelism.tensor_model_parallel_size above 1, which is 1"},
+        BadValue{{"parallelism.sequence_parallel=true", "parallelism.tensor_model_parallel_size=2",
+                  "training.seq_length=17"},
+                 "training.seq_length = 17: the 1 * 17 tokens of a micro-batch on one context-parallel rank are not a "
+                 "multiple of parallelism.tensor_model_parallel_size = 2, which sequence parallelism needs"},
+        BadValue{
+            {"parallelism.tp_comm_overlap=true"},
+            "parallelism.tp_comm_overlap = true: needs parallelism.tensor_model_parallel_size above 1, which is 1"},
         BadValue{{"dataset.path=/d"}, "dataset.path = /d: mock data has no files; leave it out"},
         BadValue{{"dataset.sample_order=megatron"},
                  "dataset.sample_order = megatron: only for indexed data, and dataset.kind is mock"},

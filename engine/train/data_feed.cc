@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "common/status_macros.h"
@@ -14,6 +15,8 @@ namespace {
 
 constexpr int64_t kCpuTokenMultiple = 32;
 
+int64_t RoundUp(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
+
 template <typename T>
 at::Tensor ToDevice(const std::vector<T>& values, at::ScalarType dtype, at::Device device) {
   // Pinned, so that the copy to a GPU runs beside the computation.
@@ -24,42 +27,76 @@ at::Tensor ToDevice(const std::vector<T>& values, at::ScalarType dtype, at::Devi
   return pin ? host.to(device, /*non_blocking=*/true) : host;
 }
 
-}  // namespace
-
-int64_t PaddedTokens(const std::vector<corpus::Sample>& samples, int64_t rows, int64_t seq_length, at::Device device) {
-  const int64_t full = rows * seq_length;
-  if (device.is_cuda()) return full;
+// Tokens that the ranks that share the rows have together.
+int64_t PaddedTokens(const std::vector<corpus::Sample>& samples, const BatchShape& shape) {
+  const int64_t full = shape.rows * shape.seq_length, row_multiple = shape.context.RowMultiple();
+  if (shape.device.is_cuda()) return full;
+  const int64_t multiple =
+      std::lcm(std::lcm(kCpuTokenMultiple, row_multiple), shape.context.size * shape.token_multiple);
   int64_t needed = 0;
-  for (const corpus::Sample& sample : samples) needed += static_cast<int64_t>(sample.tokens.size());
-  const int64_t rounded = (needed + kCpuTokenMultiple - 1) / kCpuTokenMultiple * kCpuTokenMultiple;
-  return std::clamp<int64_t>(rounded, std::min(kCpuTokenMultiple, full), full);
+  for (const corpus::Sample& sample : samples) {
+    needed += RoundUp(static_cast<int64_t>(sample.tokens.size()), row_multiple);
+  }
+  return std::min(RoundUp(std::max<int64_t>(needed, 1), multiple), full);
 }
 
-model::MicroBatch MakeMicroBatch(const std::vector<corpus::Sample>& samples, const std::vector<int64_t>& sample_indices,
-                                 int64_t rows, int64_t num_tokens, at::Device device) {
-  std::vector<int64_t> tokens(num_tokens, 0), labels(num_tokens, 0), lengths, indices = sample_indices;
-  std::vector<float> weights(num_tokens, 0.f);
-  int64_t at = 0;
-  for (const corpus::Sample& sample : samples) {
-    std::copy(sample.tokens.begin(), sample.tokens.end(), tokens.begin() + at);
-    std::copy(sample.labels.begin(), sample.labels.end(), labels.begin() + at);
-    std::copy(sample.weights.begin(), sample.weights.end(), weights.begin() + at);
-    lengths.push_back(static_cast<int64_t>(sample.tokens.size()));
-    at += lengths.back();
+// The tokens of the whole micro-batch, row by row, and those of them that a rank has.
+template <typename T, typename From>
+std::vector<T> LocalTokens(const std::vector<corpus::Sample>& samples, std::vector<From> corpus::Sample::*values,
+                           const nn::SequenceLayout& layout) {
+  const nn::SequenceLayout& whole = layout.context ? *layout.context->whole : layout;
+  std::vector<T> all(whole.num_tokens, T{0});
+  for (size_t row = 0; row < samples.size(); ++row) {
+    const std::vector<From>& from = samples[row].*values;
+    std::copy(from.begin(), from.end(), all.begin() + whole.cu_seqlens_host[row]);
   }
-  lengths.resize(rows, 0);
-  indices.resize(rows, nn::kPaddingSample);
-  model::MicroBatch batch;
-  batch.tokens = ToDevice(tokens, at::kLong, device);
-  batch.labels = ToDevice(labels, at::kLong, device);
-  batch.weights = ToDevice(weights, at::kFloat, device);
-  batch.layout = nn::MakeSequenceLayout(lengths, indices, num_tokens, device);
-  return batch;
+  if (!layout.context) return all;
+  std::vector<T> own;
+  for (const int64_t token : layout.context->tokens_host) own.push_back(all[token]);
+  return own;
+}
+
+// How many of a rank's tokens are no padding.
+int64_t CountTokens(const std::vector<corpus::Sample>& samples, const nn::SequenceLayout& layout) {
+  int64_t count = 0;
+  if (!layout.context) {
+    for (const corpus::Sample& sample : samples) count += static_cast<int64_t>(sample.tokens.size());
+    return count;
+  }
+  const std::vector<int32_t>& starts = layout.context->whole->cu_seqlens_host;
+  size_t row = 0;
+  for (const int64_t token : layout.context->tokens_host) {
+    while (token >= starts[row + 1]) ++row;
+    count += row < samples.size() && token - starts[row] < static_cast<int64_t>(samples[row].tokens.size());
+  }
+  return count;
+}
+
+}  // namespace
+
+LocalBatch MakeMicroBatch(const std::vector<corpus::Sample>& samples, const std::vector<int64_t>& sample_indices,
+                          const BatchShape& shape) {
+  std::vector<int64_t> lengths, indices = sample_indices;
+  for (const corpus::Sample& sample : samples) lengths.push_back(static_cast<int64_t>(sample.tokens.size()));
+  lengths.resize(shape.rows, 0);
+  indices.resize(shape.rows, nn::kPaddingSample);
+  LocalBatch local;
+  model::MicroBatch& batch = local.batch;
+  batch.layout = nn::MakeSequenceLayout(lengths, indices, PaddedTokens(samples, shape), shape.device, shape.context);
+  const std::vector<float> weights = LocalTokens<float>(samples, &corpus::Sample::weights, batch.layout);
+  batch.tokens =
+      ToDevice(LocalTokens<int64_t>(samples, &corpus::Sample::tokens, batch.layout), at::kLong, shape.device);
+  batch.labels =
+      ToDevice(LocalTokens<int64_t>(samples, &corpus::Sample::labels, batch.layout), at::kLong, shape.device);
+  batch.weights = ToDevice(weights, at::kFloat, shape.device);
+  local.tokens = CountTokens(samples, batch.layout);
+  local.weight = std::accumulate(weights.begin(), weights.end(), 0.0);
+  return local;
 }
 
 DataFeed::DataFeed(std::shared_ptr<const corpus::SampleSource> source, const corpus::BatchSlicing& slicing,
-                   int64_t seq_length, at::Device device)
-    : source_(std::move(source)), slicing_(slicing), seq_length_(seq_length), device_(device) {}
+                   const BatchShape& shape)
+    : source_(std::move(source)), slicing_(slicing), shape_(shape) {}
 
 DataFeed::~DataFeed() {
   if (prepared_.valid()) prepared_.wait();
@@ -87,11 +124,11 @@ absl::StatusOr<StepBatch> DataFeed::Make(int64_t consumed) const {
     for (int64_t i = 0; i < slicing_.micro_batch_size; ++i) {
       indices.push_back(slicing_.SampleIndex(consumed, m, i));
       SLIPWAY_ASSIGN_OR_RETURN(corpus::Sample sample, source_->Get(indices.back()));
-      step.tokens += static_cast<int64_t>(sample.tokens.size());
       samples.push_back(std::move(sample));
     }
-    const int64_t num_tokens = PaddedTokens(samples, slicing_.micro_batch_size, seq_length_, device_);
-    step.micro_batches.push_back(MakeMicroBatch(samples, indices, slicing_.micro_batch_size, num_tokens, device_));
+    LocalBatch local = MakeMicroBatch(samples, indices, shape_);
+    step.tokens += local.tokens;
+    step.micro_batches.push_back(std::move(local.batch));
   }
   return step;
 }

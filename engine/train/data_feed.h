@@ -22,20 +22,35 @@ struct StepBatch {
   int64_t tokens = 0;  // this rank's, without padding
 };
 
-// `rows` samples as one flat micro-batch of `num_tokens` tokens on `device`; sample_indices identify the rows for
-// random numbers. Fewer samples than rows leave empty rows.
-model::MicroBatch MakeMicroBatch(const std::vector<corpus::Sample>& samples, const std::vector<int64_t>& sample_indices,
-                                 int64_t rows, int64_t num_tokens, at::Device device);
+// A rank's micro-batch and what of it counts: a sum over the data- and context-parallel ranks counts everything once.
+struct LocalBatch {
+  model::MicroBatch batch;
+  int64_t tokens = 0;  // without padding
+  double weight = 0;   // Σ weights
+};
 
-// Tokens that a micro-batch is padded to. CUDA: always rows × seq_length, so that every step has the same shapes. CPU:
-// the next multiple of 32 above what the rows need.
-int64_t PaddedTokens(const std::vector<corpus::Sample>& samples, int64_t rows, int64_t seq_length, at::Device device);
+// How samples become the micro-batches of a rank.
+struct BatchShape {
+  int64_t rows = 1;  // samples of a micro-batch
+  int64_t seq_length = 0;
+  nn::ContextPlace context;    // which of each row's chunks the rank has
+  int64_t token_multiple = 1;  // the tokens of a rank divide by it: the tensor-parallel size under sequence parallelism
+  at::Device device = at::kCPU;
+};
+
+// At most `rows` samples as one flat micro-batch; sample_indices identify the rows for random numbers. Fewer samples
+// leave empty rows. The context-parallel ranks together have rows × seq_length tokens on CUDA, so that every step has
+// the same shapes; on a CPU the next multiple of 32 (and of what the layout needs) above what the samples need.
+// REQUIRES: seq_length is a multiple of context.RowMultiple(), and rows × seq_length of context.size × token_multiple.
+LocalBatch MakeMicroBatch(const std::vector<corpus::Sample>& samples, const std::vector<int64_t>& sample_indices,
+                          const BatchShape& shape);
 
 // Thread-safety: one thread calls Take.
 class DataFeed {
  public:
-  DataFeed(std::shared_ptr<const corpus::SampleSource> source, const corpus::BatchSlicing& slicing, int64_t seq_length,
-           at::Device device);
+  // REQUIRES: shape.rows == slicing.micro_batch_size.
+  DataFeed(std::shared_ptr<const corpus::SampleSource> source, const corpus::BatchSlicing& slicing,
+           const BatchShape& shape);
   ~DataFeed();
   DataFeed(const DataFeed&) = delete;
   DataFeed& operator=(const DataFeed&) = delete;
@@ -49,8 +64,7 @@ class DataFeed {
 
   const std::shared_ptr<const corpus::SampleSource> source_;
   const corpus::BatchSlicing slicing_;
-  const int64_t seq_length_;
-  const at::Device device_;
+  const BatchShape shape_;
   int64_t prepared_for_ = -1;
   std::future<absl::StatusOr<StepBatch>> prepared_;
 };

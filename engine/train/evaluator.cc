@@ -8,7 +8,6 @@
 
 #include "common/status_macros.h"
 #include "engine/topology/pipeline_schedule.h"
-#include "engine/train/data_feed.h"
 #include "engine/train/datasets.h"
 
 namespace slipway::engine::train {
@@ -27,12 +26,12 @@ absl::StatusOr<std::vector<model::MicroBatch>> EvaluationBatches(const corpus::S
       const int64_t k = slicing.SampleIndex(first, m, i);
       if (k >= end) break;
       SLIPWAY_ASSIGN_OR_RETURN(corpus::Sample sample, source.Get(k));
-      for (const float w : sample.weights) weight += w;
       samples.push_back(std::move(sample));
       indices.push_back(k);
     }
-    const int64_t tokens = PaddedTokens(samples, slicing.micro_batch_size, options.seq_length, options.device);
-    batches.push_back(MakeMicroBatch(samples, indices, slicing.micro_batch_size, tokens, options.device));
+    LocalBatch local = MakeMicroBatch(samples, indices, options.shape);
+    weight += local.weight;
+    batches.push_back(std::move(local.batch));
   }
   return batches;
 }
@@ -56,7 +55,7 @@ absl::StatusOr<EvaluationResult> Evaluate(parallel::PipelineRunner& runner, cons
     input.micro_batch = [&](int m) { return (*batches)[m]; };
     loss += runner.Evaluate(schedule, input).item<double>();
   }
-  at::Tensor sums = at::tensor({loss, weight}, at::kDouble).to(options.device);
+  at::Tensor sums = at::tensor({loss, weight}, at::kDouble).to(options.shape.device);
   // Each stage read the same samples: their weights count once, where the loss is.
   if (groups.pp->rank() != groups.pp->size() - 1) sums.zero_();
   const at::Tensor host = parallel::SumOverReplicasAndStages(sums, groups).cpu();

@@ -10,15 +10,15 @@
 #include "engine/comm/parallel_groups.h"
 #include "engine/corpus/sample_source.h"
 #include "engine/parallel/pipeline_runner.h"
+#include "engine/train/data_feed.h"
 
 namespace slipway::engine::train {
 
 struct EvaluatorOptions {
   corpus::BatchSlicing slicing;
-  int64_t seq_length = 0;
+  BatchShape shape;
   // Global batches; unset: every sample of the set once.
   std::optional<int64_t> iterations;
-  at::Device device = at::kCPU;
 };
 
 struct EvaluationResult {

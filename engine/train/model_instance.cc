@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "common/status_macros.h"
-#include "engine/parallel/parallel_layer_factory.h"
 #include "engine/parallel/pipeline_runner.h"
 #include "engine/train/guarded_call.h"
 
@@ -11,7 +10,8 @@ namespace slipway::engine::train {
 absl::StatusOr<ModelInstance> ModelInstance::Create(const arch::ModelArch& arch, const topology::Mesh& mesh,
                                                     const topology::PipelinePartition& partition, int rank,
                                                     const comm::ParallelGroups& groups,
-                                                    const parallel::FlatStoreOptions& options) {
+                                                    const parallel::FlatStoreOptions& options,
+                                                    const parallel::LayerFactoryOptions& layers) {
   std::vector<std::vector<arch::Piece>> chunks;
   std::vector<arch::Piece> pieces;
   for (const topology::PipelineStage& stage : partition.OfRank(mesh.CoordinatesOf(rank).pp)) {
@@ -24,8 +24,7 @@ absl::StatusOr<ModelInstance> ModelInstance::Create(const arch::ModelArch& arch,
     SLIPWAY_ASSIGN_OR_RETURN(
         model.store_, parallel::FlatStore::Create(arch::BuildParamTable(arch), pieces, mesh, rank, groups, options));
     parallel::ParallelLayerFactory factory(
-        [store = model.store_.get()](const std::string& group) { return store->Handle(group); }, groups,
-        {.vocab_size = arch.vocab_size});
+        [store = model.store_.get()](const std::string& group) { return store->Handle(group); }, groups, layers);
     for (const std::vector<arch::Piece>& chunk : chunks) {
       model.chunks_.push_back(model::BuildDecoder(arch, chunk, factory, options.device));
     }
@@ -43,7 +42,7 @@ absl::StatusOr<ModelInstance> ModelInstance::CreateSingle(const arch::ModelArch&
   options.compute_dtype = compute_dtype;
   options.device = device;
   options.weights_only = true;
-  return Create(arch, mesh, partition, 0, groups, options);
+  return Create(arch, mesh, partition, 0, groups, options, {.vocab_size = arch.vocab_size});
 }
 
 }  // namespace slipway::engine::train

@@ -11,6 +11,7 @@
 #include "engine/comm/parallel_groups.h"
 #include "engine/model/stage_piece.h"
 #include "engine/parallel/flat_store.h"
+#include "engine/parallel/parallel_layer_factory.h"
 #include "engine/topology/mesh.h"
 #include "engine/topology/pipeline_partition.h"
 
@@ -23,7 +24,8 @@ class ModelInstance {
   static absl::StatusOr<ModelInstance> Create(const arch::ModelArch& arch, const topology::Mesh& mesh,
                                               const topology::PipelinePartition& partition, int rank,
                                               const comm::ParallelGroups& groups,
-                                              const parallel::FlatStoreOptions& options);
+                                              const parallel::FlatStoreOptions& options,
+                                              const parallel::LayerFactoryOptions& layers);
   // The whole model on one rank, for computing alone: weights, and nothing that training needs.
   static absl::StatusOr<ModelInstance> CreateSingle(const arch::ModelArch& arch, at::ScalarType compute_dtype,
                                                     at::Device device);

@@ -3,6 +3,14 @@
 #include <cmath>
 
 namespace slipway::engine::train {
+namespace {
+
+// Ranks that a rank's tokens are cut over between the blocks of a layer.
+int TokenShards(const v1::ParallelismSpec& parallelism) {
+  return parallelism.sequence_parallel() ? parallelism.tensor_model_parallel_size() : 1;
+}
+
+}  // namespace
 
 at::ScalarType ComputeType(const v1::PrecisionSpec& precision) {
   return precision.name() == "fp32" ? at::kFloat : at::kBFloat16;
@@ -13,6 +21,7 @@ parallel::FlatStoreOptions StoreOptions(const v1::TrainingSpec& spec, at::Device
   options.compute_dtype = ComputeType(spec.precision());
   options.device = device;
   options.shard_optimizer = spec.parallelism().use_distributed_optimizer();
+  options.sequence_parallel = spec.parallelism().sequence_parallel();
   options.make_vocab_size_divisible_by = spec.model().make_vocab_size_divisible_by();
   return options;
 }
@@ -41,11 +50,34 @@ optim::LrScheduleOptions ScheduleOptions(const v1::TrainingSpec& spec) {
   return options;
 }
 
-corpus::BatchSlicing Slicing(const v1::TrainingSpec& spec, int dp_rank) {
+parallel::LayerFactoryOptions LayerOptions(const v1::TrainingSpec& spec, const arch::ModelArch& arch) {
+  const v1::ParallelismSpec& parallelism = spec.parallelism();
+  return {.vocab_size = arch.vocab_size,
+          .sequence_parallel = parallelism.sequence_parallel(),
+          .tp_comm_overlap = parallelism.tp_comm_overlap(),
+          .cp_comm = nn::ContextCommOf(parallelism.cp_comm_type())};
+}
+
+parallel::PipelineOptions RunnerOptions(const v1::TrainingSpec& spec, const arch::ModelArch& arch, at::Device device) {
+  return {.hidden_size = arch.hidden_size,
+          .activation_dtype = ComputeType(spec.precision()),
+          .device = device,
+          .token_shards = TokenShards(spec.parallelism())};
+}
+
+corpus::BatchSlicing Slicing(const v1::TrainingSpec& spec, const topology::Coordinates& at) {
   return {.global_batch_size = spec.training().global_batch_size(),
           .micro_batch_size = spec.training().micro_batch_size(),
-          .dp_rank = dp_rank,
+          .dp_rank = at.dp,
           .dp_size = spec.parallelism().data_parallel_size()};
+}
+
+BatchShape ShapeOfBatches(const v1::TrainingSpec& spec, const topology::Coordinates& at, at::Device device) {
+  return {.rows = spec.training().micro_batch_size(),
+          .seq_length = spec.training().seq_length(),
+          .context = {.rank = at.cp, .size = spec.parallelism().context_parallel_size()},
+          .token_multiple = TokenShards(spec.parallelism()),
+          .device = device};
 }
 
 }  // namespace slipway::engine::train

@@ -3,10 +3,15 @@
 #ifndef SLIPWAY_ENGINE_TRAIN_RUN_OPTIONS_H_
 #define SLIPWAY_ENGINE_TRAIN_RUN_OPTIONS_H_
 
+#include "engine/arch/model_arch.h"
 #include "engine/corpus/sample_source.h"
 #include "engine/optim/adamw.h"
 #include "engine/optim/lr_schedule.h"
 #include "engine/parallel/flat_store.h"
+#include "engine/parallel/parallel_layer_factory.h"
+#include "engine/parallel/pipeline_runner.h"
+#include "engine/topology/mesh.h"
+#include "engine/train/data_feed.h"
 #include "slipway/v1/training_spec.pb.h"
 
 namespace slipway::engine::train {
@@ -15,7 +20,10 @@ at::ScalarType ComputeType(const v1::PrecisionSpec& precision);
 parallel::FlatStoreOptions StoreOptions(const v1::TrainingSpec& spec, at::Device device);
 optim::AdamWOptions OptimizerOptions(const v1::OptimizerSpec& optimizer);
 optim::LrScheduleOptions ScheduleOptions(const v1::TrainingSpec& spec);
-corpus::BatchSlicing Slicing(const v1::TrainingSpec& spec, int dp_rank);
+parallel::LayerFactoryOptions LayerOptions(const v1::TrainingSpec& spec, const arch::ModelArch& arch);
+parallel::PipelineOptions RunnerOptions(const v1::TrainingSpec& spec, const arch::ModelArch& arch, at::Device device);
+corpus::BatchSlicing Slicing(const v1::TrainingSpec& spec, const topology::Coordinates& at);
+BatchShape ShapeOfBatches(const v1::TrainingSpec& spec, const topology::Coordinates& at, at::Device device);
 
 }  // namespace slipway::engine::train
 

@@ -120,20 +120,16 @@ absl::Status TrainingRun::Load() {
   SLIPWAY_ASSIGN_OR_RETURN(const topology::PipelinePartition partition,
                            spec::PartitionOf(spec_.parallelism(), arch_.num_layers));
   SLIPWAY_ASSIGN_OR_RETURN(model_, ModelInstance::Create(arch_, *env_.mesh, partition, env_.rank, *env_.groups,
-                                                         StoreOptions(spec_, env_.device)));
-  const int dp_rank = env_.mesh->CoordinatesOf(env_.rank).dp;
-  const corpus::BatchSlicing slicing = Slicing(spec_, dp_rank);
+                                                         StoreOptions(spec_, env_.device), LayerOptions(spec_, arch_)));
+  const topology::Coordinates at = env_.mesh->CoordinatesOf(env_.rank);
+  const corpus::BatchSlicing slicing = Slicing(spec_, at);
   SLIPWAY_ASSIGN_OR_RETURN(schedule_, spec::ScheduleOf(spec_.parallelism(), slicing.micro_batches()));
   optimizer_.emplace(model_->store(), *env_.groups, OptimizerOptions(spec_.optimizer()));
   saver_.emplace(*env_.files, model_->store(), *env_.groups, env_.save_group, int64_t{spec_.checkpoint().save_buffer_mib()} << 20, *env_.clock);
   optimizer_->SetListener(&*saver_);
   SLIPWAY_ASSIGN_OR_RETURN(const StartPoint start, Guarded("loading weights", [&] { return LoadWeights(); }));
-  parallel::PipelineOptions pipeline;
-  pipeline.hidden_size = arch_.hidden_size;
-  pipeline.activation_dtype = ComputeType(spec_.precision());
-  pipeline.device = env_.device;
-  runner_.emplace(model_->TakeChunks(), model_->store(), *env_.groups, pipeline);
-  feed_.emplace(datasets_.training, slicing, spec_.training().seq_length(), env_.device);
+  runner_.emplace(model_->TakeChunks(), model_->store(), *env_.groups, RunnerOptions(spec_, arch_, env_.device));
+  feed_.emplace(datasets_.training, slicing, ShapeOfBatches(spec_, at, env_.device));
   MakeReporter();
   observer_.Ready(start);
   // Its news may have been lost with the attempt that wrote it.
@@ -279,10 +275,9 @@ absl::Status TrainingRun::EvaluateNow() {
   observer_.Phase("eval");
   const absl::Duration start = env_.clock->MonotonicNow();
   EvaluatorOptions options;
-  options.slicing = Slicing(spec_, env_.mesh->CoordinatesOf(env_.rank).dp);
-  options.seq_length = spec_.training().seq_length();
+  options.slicing = Slicing(spec_, env_.mesh->CoordinatesOf(env_.rank));
+  options.shape = ShapeOfBatches(spec_, env_.mesh->CoordinatesOf(env_.rank), env_.device);
   if (spec_.validation().has_eval_iters()) options.iterations = spec_.validation().eval_iters();
-  options.device = env_.device;
   SLIPWAY_ASSIGN_OR_RETURN(const EvaluationResult result,
                            Evaluate(*runner_, *datasets_.validation, options, *env_.groups));
   if (!IsReporter()) return absl::OkStatus();

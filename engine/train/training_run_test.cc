@@ -58,7 +58,7 @@ TEST_F(TrainingRunTest, AResumeOnVirtualStagesAndALayoutStringIsTheSameRun) {
   ASSERT_OK(Run(on_pipeline(1, ""), {.stop_after = 3}).outcome);
   const RunResult virtual_stages = Run(on_pipeline(2, ""), {.epoch = 2, .lineage = {Entry(1)}, .stop_after = 6});
   ASSERT_OK(virtual_stages.outcome);
-  const int64_t first = virtual_stages.recorder.start.step, second = virtual_stages.recorder.checkpoints[0].step();
+  const int64_t first = virtual_stages.recorder.start.step, second = virtual_stages.recorder.checkpoints.back().step();
   const RunResult by_layout =
       Run(on_pipeline(2, "Et|t*3||tL"), {.epoch = 3, .lineage = {Entry(1), Entry(2, 1, first)}});
   ASSERT_OK(by_layout.outcome);
@@ -72,6 +72,60 @@ TEST_F(TrainingRunTest, AResumeOnVirtualStagesAndALayoutStringIsTheSameRun) {
   }
   ASSERT_OK_AND_ASSIGN(const std::string again, posix_.ReadFile(JoinPath(temp_.path(), "hf/model.safetensors")));
   EXPECT_EQ(again.size(), exported.size());
+}
+
+// Chats of different lengths: what a rank's tokens are padded to divides over the tensor-parallel ranks.
+TEST_F(TrainingRunTest, SequenceParallelRunsAreTheSameRun) {
+  const RunResult one = Run(ChatSpec(1));
+  v1::TrainingSpec spec = ChatSpec(1);
+  spec.mutable_training()->set_micro_batch_size(2);
+  spec.mutable_parallelism()->set_tensor_model_parallel_size(2);
+  spec.mutable_parallelism()->set_pipeline_model_parallel_size(2);
+  spec.mutable_parallelism()->set_sequence_parallel(true);
+  spec.mutable_parallelism()->set_tp_comm_overlap(true);
+  const RunResult four = Run(spec);
+  ASSERT_OK(four.outcome);
+  ExpectSameLosses(four, one, 1, 10, 1e-5);
+  for (const int64_t step : {0, 10}) {
+    EXPECT_NEAR(four.recorder.evals.at(step).loss(), one.recorder.evals.at(step).loss(), 1e-5);
+  }
+}
+
+// Chats of different lengths, several to a micro-batch: rows are padded one by one, tokens and weights count once.
+TEST_F(TrainingRunTest, ContextParallelRunsAreTheSameRun) {
+  const RunResult one = Run(ChatSpec(1));
+  for (const char* comm : {"p2p", "all_gather", "a2a"}) {
+    v1::TrainingSpec spec = ChatSpec(1);
+    spec.mutable_training()->set_micro_batch_size(2);
+    spec.mutable_parallelism()->set_context_parallel_size(2);
+    spec.mutable_parallelism()->set_tensor_model_parallel_size(2);
+    spec.mutable_parallelism()->set_sequence_parallel(true);
+    spec.mutable_parallelism()->set_cp_comm_type(comm);
+    const RunResult four = Run(spec);
+    ASSERT_OK(four.outcome);
+    ExpectSameLosses(four, one, 1, 10, 1e-5);
+    EXPECT_EQ(four.recorder.steps.at(10).consumed_tokens(), one.recorder.steps.at(10).consumed_tokens());
+    for (const int64_t step : {0, 10}) {
+      EXPECT_NEAR(four.recorder.evals.at(step).loss(), one.recorder.evals.at(step).loss(), 1e-5);
+      EXPECT_EQ(four.recorder.evals.at(step).loss_tokens(), one.recorder.evals.at(step).loss_tokens());
+    }
+  }
+}
+
+TEST_F(TrainingRunTest, ARunPausedOnContextParallelRanksResumesOnDataParallelOnes) {
+  const RunResult straight = Run(Spec(1));
+  v1::TrainingSpec context = Spec(1);
+  context.mutable_parallelism()->set_context_parallel_size(2);
+  ASSERT_OK(Run(context, {.stop_after = 4}).outcome);
+  const RunResult on_data = Run(Spec(2), {.epoch = 2, .lineage = {Entry(1)}, .stop_after = 7});
+  ASSERT_OK(on_data.outcome);
+  const int64_t first = on_data.recorder.start.step, second = on_data.recorder.checkpoints.back().step();
+  context.mutable_parallelism()->set_tensor_model_parallel_size(2);
+  const RunResult on_both = Run(context, {.epoch = 3, .lineage = {Entry(1), Entry(2, 1, first)}});
+  ASSERT_OK(on_both.outcome);
+  EXPECT_EQ(on_both.recorder.start.step, second);
+  ExpectSameLosses(on_data, straight, first + 1, second, 1e-5);
+  ExpectSameLosses(on_both, straight, second + 1, 10, 1e-5);
 }
 
 TEST_F(TrainingRunTest, AStoppedAndResumedRunIsBitForBitTheRunThatWasNot) {

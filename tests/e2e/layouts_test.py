@@ -9,10 +9,10 @@ from cluster import Cluster, tiny_job
 TRAINING = {"train_iters": 12, "global_batch_size": 8, "seq_length": 48}
 
 
-def job(name, dp=1, tp=1, pp=1, **sections):
+def job(name, dp=1, tp=1, pp=1, more=None, **sections):
     return tiny_job(name=name, training=TRAINING, validation={"eval_interval": 6, "eval_iters": 1},
-                    parallelism={"data_parallel_size": dp, "tensor_model_parallel_size": tp, "pipeline_model_parallel_size": pp},
-                    **sections)
+                    parallelism={"data_parallel_size": dp, "tensor_model_parallel_size": tp, "pipeline_model_parallel_size": pp,
+                                 **(more or {})}, **sections)
 
 
 class Layouts(unittest.TestCase):
@@ -32,8 +32,10 @@ class Layouts(unittest.TestCase):
             want = cluster.losses(one)
             evals = [r["eval"]["loss"] for r in cluster.metrics(one) if "eval" in r]
             self.assertEqual(len(evals), 3)
-            for layout in ({"tp": 2}, {"pp": 2}, {"tp": 2, "pp": 2}, {"dp": 2, "tp": 2}):
-                done = self.finish(cluster, job("-".join(f"{k}{v}" for k, v in layout.items()), **layout))
+            sequence_parallel = {"sequence_parallel": True, "tp_comm_overlap": True}
+            for layout in ({"tp": 2}, {"pp": 2}, {"tp": 2, "pp": 2}, {"dp": 2, "tp": 2}, {"tp": 2, "more": sequence_parallel},
+                           {"dp": 2, "more": {"context_parallel_size": 2}}):
+                done = self.finish(cluster, job("-".join(f"{k}{v}" for k, v in layout.items() if k != "more"), **layout))
                 self.assert_same(cluster.losses(done), want)
                 for got, expected in zip([r["eval"]["loss"] for r in cluster.metrics(done) if "eval" in r], evals):
                     self.assertAlmostEqual(got, expected, delta=1e-5 * expected)

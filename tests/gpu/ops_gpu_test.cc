@@ -134,6 +134,50 @@ TEST_P(OpsGpuTest, AttentionOnUniformAndRaggedRows) {
   }
 }
 
+// Rows whose queries and keys differ in number, as blocks of context parallelism have them; and the own block.
+TEST_P(OpsGpuTest, AttentionOverBlocks) {
+  struct Case {
+    std::vector<int64_t> q_starts, kv_starts;
+    bool uniform, causal;
+  };
+  const std::vector<int64_t> even = {0, 128, 256, 256}, half = {0, 64, 128, 128};
+  const std::vector<int64_t> ragged = {0, 100, 102, 230, 256, 256}, ragged_half = {0, 50, 51, 115, 128, 128};
+  for (const Case& c : {Case{even, even, true, true}, Case{even, half, true, false}, Case{half, even, true, false},
+                        Case{ragged, ragged, false, true}, Case{ragged, ragged_half, false, false},
+                        Case{ragged_half, ragged, false, false}}) {
+    const int64_t heads = 4, groups = 2, dim = 64, tokens = c.q_starts.back(), keys = c.kv_starts.back();
+    const auto longest = [](const std::vector<int64_t>& starts) {
+      int64_t most = 0;
+      for (size_t i = 1; i < starts.size(); ++i) most = std::max(most, starts[i] - starts[i - 1]);
+      return most;
+    };
+    const auto device_starts = [](const std::vector<int64_t>& starts) {
+      return at::tensor(std::vector<int32_t>(starts.begin(), starts.end()), at::kInt);
+    };
+    const Tensor q = Random({tokens, heads * dim}), kv = Random({keys, 2 * groups * dim});
+    const Tensor dout = Random({tokens, heads * dim}), cu_q = device_starts(c.q_starts),
+                 cu_kv = device_starts(c.kv_starts);
+    const double scale = 1.0 / std::sqrt(static_cast<double>(dim));
+    const auto [out, lse] = AttentionBlock(q, kv, cu_q, cu_kv, c.q_starts, c.kv_starts, longest(c.q_starts),
+                                           longest(c.kv_starts), c.uniform, c.causal, heads, groups, scale);
+    const auto [gout, glse] =
+        AttentionBlock(Gpu(q), Gpu(kv), Raw(cu_q), Raw(cu_kv), c.q_starts, c.kv_starts, longest(c.q_starts),
+                       longest(c.kv_starts), c.uniform, c.causal, heads, groups, scale);
+    ExpectClose(gout, out, 2);
+    EXPECT_LE(RelativeError(glse, lse), 1e-4);
+    // With the log-sum-exp and output of more keys than the block's, as after a merge.
+    const Tensor all_lse = lse + 0.3, all_out = Random({tokens, heads * dim});
+    const auto [dq, dkv] =
+        AttentionBlockBackward(dout, q, kv, all_out, all_lse, cu_q, cu_kv, c.q_starts, c.kv_starts, longest(c.q_starts),
+                               longest(c.kv_starts), c.uniform, c.causal, heads, groups, scale);
+    const auto [gdq, gdkv] = AttentionBlockBackward(Gpu(dout), Gpu(q), Gpu(kv), Gpu(all_out), Raw(all_lse), Raw(cu_q),
+                                                    Raw(cu_kv), c.q_starts, c.kv_starts, longest(c.q_starts),
+                                                    longest(c.kv_starts), c.uniform, c.causal, heads, groups, scale);
+    ExpectClose(gdq, dq, 2);
+    ExpectClose(gdkv, dkv, 2);
+  }
+}
+
 TEST_P(OpsGpuTest, DropoutIsTheSameOnBothDevices) {
   const Tensor sample = at::arange(40).div(10, "floor") + (int64_t{1} << 33), position = at::arange(40).remainder(10);
   const Tensor mask = DropoutMask(sample, position, 130, 0.1, kSeed, kStep, kSite);

@@ -35,6 +35,11 @@ const std::vector<Layout>& Layouts() {
       {.sizes = {.dp = 2}, .rows_per_micro_batch = 2},
       {.sizes = {.tp = 2, .dp = 2, .pp = 2}},
       {.sizes = {.tp = 2, .dp = 2, .pp = 2}, .shard = false},
+      {.sizes = {.tp = 2}, .tp_comm_overlap = true},
+      {.sizes = {.tp = 2}, .rows_per_micro_batch = 2, .sequence_parallel = true},
+      {.sizes = {.tp = 4}, .sequence_parallel = true, .tp_comm_overlap = true},
+      {.sizes = {.tp = 2, .dp = 2, .pp = 2}, .sequence_parallel = true, .tp_comm_overlap = true},
+      {.sizes = {.tp = 2, .dp = 2}, .shard = false, .sequence_parallel = true},
   };
   return layouts;
 }
@@ -46,6 +51,29 @@ TEST_P(LayoutEquivalence, EqualsOneRank) {
   const LayoutResult one = Train(arch, {});
   EXPECT_LT(one.losses.back(), one.losses.front());
   for (const Layout& layout : Layouts()) ExpectEqual(one, Train(arch, layout), layout.Text());
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, LayoutEquivalence, ::testing::Values("llama", "tied_qwen3"),
+                         [](const auto& model) { return model.param; });
+
+constexpr nn::ContextComm kContextComms[] = {nn::ContextComm::kRing, nn::ContextComm::kAllGather,
+                                             nn::ContextComm::kAllToAll};
+
+// Rows of 24, 17, 9 and 22 tokens, of which two have few trained tokens or none: some rank's share of a micro-batch has
+// no loss at all.
+TEST_P(LayoutEquivalence, ContextParallelRanksEqualOne) {
+  const arch::ModelArch arch = GetParam() == "llama" ? MatrixLlama() : MatrixTiedQwen3();
+  const LayoutResult even = Train(arch, {}), ragged = Train(arch, {.ragged = true});
+  for (const nn::ContextComm comm : kContextComms) {
+    for (const Layout& layout :
+         {Layout{.sizes = {.cp = 2}, .cp_comm = comm}, Layout{.sizes = {.cp = 4}, .cp_comm = comm},
+          Layout{.sizes = {.cp = 4}, .rows_per_micro_batch = 4, .cp_comm = comm, .ragged = true},
+          Layout{.sizes = {.cp = 2, .pp = 2}, .rows_per_micro_batch = 2, .cp_comm = comm, .ragged = true},
+          Layout{.sizes = {.tp = 2, .cp = 2, .dp = 2}, .cp_comm = comm, .ragged = true},
+          Layout{.sizes = {.tp = 2, .cp = 2, .dp = 2}, .shard = false, .sequence_parallel = true, .cp_comm = comm}}) {
+      ExpectEqual(layout.ragged ? ragged : even, Train(arch, layout), layout.Text());
+    }
+  }
 }
 
 TEST(LayoutEquivalenceMore, ShardingTheOptimizerChangesNoBit) {
@@ -76,7 +104,10 @@ TEST(LayoutEquivalenceMore, HoldsWithDropout) {
   arch.attention_dropout = 0.1;
   const LayoutResult one = Train(arch, {});
   EXPECT_GT(std::abs(Train(MatrixTiedQwen3(), {}).losses[0] - one.losses[0]), 1e-4);  // it does something
-  for (const Layout& layout : {Layout{.sizes = {.tp = 2, .pp = 2}}, Layout{.sizes = {.dp = 2}}}) {
+  for (const Layout& layout :
+       {Layout{.sizes = {.tp = 2, .pp = 2}}, Layout{.sizes = {.dp = 2}},
+        Layout{.sizes = {.tp = 2, .pp = 2}, .sequence_parallel = true},
+        Layout{.sizes = {.tp = 2, .cp = 2}, .sequence_parallel = true, .cp_comm = nn::ContextComm::kAllToAll}}) {
     ExpectEqual(one, Train(arch, layout), layout.Text());
   }
 }
@@ -130,9 +161,14 @@ arch::ModelArch FourLayers() {
 SLIPWAY_RANK_BODY(TrainOverGloo) {
   return WithGroups(rank, absl::Seconds(30), [&](const comm::ProcessRendezvous&, comm::GroupFactory& factory) {
     Layout layout{.sizes = {.pp = 2}};
-    (absl::EndsWith(rank.argument, ":dp") ? layout.sizes.dp : layout.sizes.tp) = 2;
+    if (absl::EndsWith(rank.argument, ":dp")) layout.sizes.dp = 2;
+    if (absl::EndsWith(rank.argument, ":cp")) layout.sizes.cp = 2;
+    if (absl::EndsWith(rank.argument, ":tp")) {
+      layout.sizes.tp = 2;
+      layout.sequence_parallel = layout.tp_comm_overlap = true;
+    }
     // Groups of four on two stages: messages run ahead, and a send of Gloo waits for its receive.
-    if (absl::EndsWith(rank.argument, ":vpp")) layout.vpp = 2, layout.vpp_group = 4;
+    if (absl::EndsWith(rank.argument, ":vpp")) layout.sizes.tp = 2, layout.vpp = 2, layout.vpp_group = 4;
     const LayoutResult result = TrainRank(FourLayers(), layout, rank.rank, factory);
     std::cout << std::setprecision(17);
     for (const double loss : result.losses) std::cout << "loss " << loss << "\n";
@@ -166,6 +202,7 @@ TEST(LayoutEquivalenceMore, HoldsOverGlooProcesses) {
   ExpectOverGloo(one, "tp");
   ExpectOverGloo(one, "dp");
   ExpectOverGloo(one, "vpp");
+  ExpectOverGloo(one, "cp");
 }
 
 }  // namespace

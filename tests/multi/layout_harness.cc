@@ -38,17 +38,42 @@ Sample MakeSample(int64_t index, int64_t vocab_size) {
   return {ids.narrow(0, 0, kLength), ids.narrow(0, 1, kLength).clone(), weights};
 }
 
-model::MicroBatch MakeMicroBatch(const std::vector<int64_t>& samples, int64_t vocab_size, at::Device device) {
-  std::vector<at::Tensor> tokens, labels, weights;
-  for (int64_t index : samples) {
-    const Sample sample = MakeSample(index, vocab_size);
-    tokens.push_back(sample.tokens);
-    labels.push_back(sample.labels);
-    weights.push_back(sample.weights);
+// Sample `index` of ragged rows has so many tokens; the others do not exist.
+int64_t LengthOf(int64_t index, bool ragged) {
+  constexpr int64_t kLengths[kMatrixSamples] = {24, 17, 9, 22};
+  return ragged ? kLengths[index % kMatrixSamples] : kLength;
+}
+
+double WeightOf(int64_t index, const arch::ModelArch& arch, const Layout& layout) {
+  return MakeSample(index, arch.vocab_size).weights.narrow(0, 0, LengthOf(index, layout.ragged)).sum().item<double>();
+}
+
+// This rank's share of the samples, row by row; with padding between the rows where context parallelism pads them.
+model::MicroBatch MakeMicroBatch(const std::vector<int64_t>& samples, const arch::ModelArch& arch, const Layout& layout,
+                                 const nn::ContextPlace& place, at::Device device) {
+  const int64_t all = kLength * static_cast<int64_t>(samples.size());
+  std::vector<int64_t> lengths;
+  for (const int64_t index : samples) lengths.push_back(LengthOf(index, layout.ragged));
+  model::MicroBatch batch;
+  batch.layout = nn::MakeSequenceLayout(lengths, samples, all, device, place);
+  const nn::SequenceLayout& whole = batch.layout.context ? *batch.layout.context->whole : batch.layout;
+  batch.tokens = at::zeros({all}, at::kLong);
+  batch.labels = at::zeros({all}, at::kLong);
+  batch.weights = at::zeros({all}, at::kFloat);
+  for (size_t row = 0; row < samples.size(); ++row) {
+    const Sample sample = MakeSample(samples[row], arch.vocab_size);
+    const auto put = [&](const at::Tensor& into, const at::Tensor& values) {
+      into.narrow(0, whole.cu_seqlens_host[row], lengths[row]).copy_(values.narrow(0, 0, lengths[row]));
+    };
+    put(batch.tokens, sample.tokens);
+    put(batch.labels, sample.labels);
+    put(batch.weights, sample.weights);
   }
-  const std::vector<int64_t> lengths(samples.size(), kLength);
-  return {at::cat(tokens).to(device), at::cat(labels).to(device), at::cat(weights).to(device),
-          nn::MakeSequenceLayout(lengths, samples, kLength * static_cast<int64_t>(samples.size()), device)};
+  for (at::Tensor* tensor : {&batch.tokens, &batch.labels, &batch.weights}) {
+    if (batch.layout.context) *tensor = tensor->index_select(0, at::tensor(batch.layout.context->tokens_host));
+    *tensor = tensor->to(device);
+  }
+  return batch;
 }
 
 topology::PipelineSchedule ScheduleOf(const Layout& layout, int micro_batches) {
@@ -100,18 +125,24 @@ class RankRun {
                                              {.compute_dtype = where.compute_dtype,
                                               .device = where.device,
                                               .shard_optimizer = layout.shard,
-                                              .bucket_elements = 5000});
+                                              .bucket_elements = 5000,
+                                              .sequence_parallel = layout.sequence_parallel});
     if (!store.ok()) throw std::runtime_error(std::string(store.status().message()));
     store_ = *std::move(store);
     store_->InitializeWeights(3);
     parallel::ParallelLayerFactory layers([this](const std::string& group) { return store_->Handle(group); }, groups_,
-                                          {.vocab_size = arch.vocab_size});
+                                          {.vocab_size = arch.vocab_size,
+                                           .sequence_parallel = layout.sequence_parallel,
+                                           .tp_comm_overlap = layout.tp_comm_overlap,
+                                           .cp_comm = layout.cp_comm});
     std::vector<model::StagePieces> chunks;
     for (const auto& pieces : chunk_pieces) chunks.push_back(model::BuildDecoder(arch, pieces, layers, where.device));
     runner_ = std::make_unique<parallel::PipelineRunner>(
         std::move(chunks), *store_, groups_,
-        parallel::PipelineOptions{
-            .hidden_size = arch.hidden_size, .activation_dtype = where.compute_dtype, .device = where.device});
+        parallel::PipelineOptions{.hidden_size = arch.hidden_size,
+                                  .activation_dtype = where.compute_dtype,
+                                  .device = where.device,
+                                  .token_shards = layout.sequence_parallel ? layout.sizes.tp : 1});
     optimizer_ = std::make_unique<optim::AdamW>(*store_, groups_, optim::AdamWOptions{.max_grad_norm = 0.5});
   }
 
@@ -120,7 +151,7 @@ class RankRun {
     const topology::PipelineSchedule schedule = ScheduleOf(layout_, MicroBatches());
     for (int step = 1; step <= kMatrixSteps; ++step) {
       double weights = 0;
-      for (int i = 0; i < kMatrixSamples; ++i) weights += MakeSample(i, arch_.vocab_size).weights.sum().item<double>();
+      for (int i = 0; i < kMatrixSamples; ++i) weights += WeightOf(i, arch_, layout_);
       parallel::StepInput input = Feed(step);
       input.loss_scale = 1 / weights;
       const at::Tensor loss = runner_->TrainStep(schedule, input);
@@ -148,7 +179,7 @@ class RankRun {
         const int in_batch = (index * layout_.sizes.dp + at_.dp) * layout_.rows_per_micro_batch + row;
         samples.push_back(int64_t{step - 1} * kMatrixSamples + in_batch);
       }
-      return MakeMicroBatch(samples, arch_.vocab_size, where_.device);
+      return MakeMicroBatch(samples, arch_, layout_, {.rank = at_.cp, .size = layout_.sizes.cp}, where_.device);
     };
     return {.micro_batch = micro_batch, .seed = 5, .step = step};
   }
@@ -170,7 +201,9 @@ std::string Layout::Text() const {
                       vpp_group > 0 ? absl::StrCat(" groups of ", vpp_group) : "",
                       pipeline_layout.empty() ? "" : absl::StrCat(" ", pipeline_layout),
                       order == topology::kDefaultRankOrder ? "" : absl::StrCat(" ", order), shard ? " sharded" : "",
-                      " rows ", rows_per_micro_batch);
+                      sequence_parallel ? " sequence parallel" : "", tp_comm_overlap ? " tp overlap" : "", " rows ",
+                      rows_per_micro_batch, ragged ? " ragged" : "",
+                      sizes.cp > 1 ? absl::StrCat(" cp_comm ", static_cast<int>(cp_comm)) : "");
 }
 
 LayoutResult TrainRank(const arch::ModelArch& arch, const Layout& layout, int rank, comm::GroupFactory& factory,

@@ -12,6 +12,7 @@
 
 #include "engine/arch/model_arch.h"
 #include "engine/comm/parallel_groups.h"
+#include "engine/nn/context_attention.h"
 #include "engine/topology/mesh.h"
 
 namespace slipway::testing {
@@ -27,6 +28,10 @@ struct Layout {
   std::string order = std::string(engine::topology::kDefaultRankOrder);
   bool shard = true;
   int rows_per_micro_batch = 1;
+  bool sequence_parallel = false;
+  bool tp_comm_overlap = false;
+  engine::nn::ContextComm cp_comm = engine::nn::ContextComm::kRing;
+  bool ragged = false;  // rows of different lengths; the one rank to compare with has them too
 
   std::string Text() const;
 };

@@ -31,8 +31,8 @@ struct LossSum {
 absl::Status AddLoss(const LoadedModel& model, const Sample& sample, LossSum& sum) {
   return train::Guarded("computing the loss", [&]() -> absl::Status {
     const at::NoGradGuard no_grad;
-    const auto batch =
-        train::MakeMicroBatch({sample}, {0}, 1, static_cast<int64_t>(sample.tokens.size()), model.device);
+    const engine::model::MicroBatch batch = train::MakeMicroBatch(
+        {sample}, {0}, {.seq_length = static_cast<int64_t>(sample.tokens.size()), .device = model.device});
     engine::nn::ForwardContext context;
     context.layout = &batch.layout;
     context.training = false;

@@ -2,23 +2,16 @@
 
 #include <ATen/ATen.h>
 
+#include "engine/ops/cuda/attention_support.h"
+
 namespace slipway::engine::ops::cuda {
 namespace {
 
-// The heads of packed qkv [T, (heads + 2 groups) · D] as views [T, n, D].
-struct Heads {
-  at::Tensor q, k, v;
-};
-
+// The heads of packed qkv [T, (heads + 2 groups) · D].
 Heads Split(const at::Tensor& qkv, int64_t heads, int64_t groups) {
   const int64_t dim = qkv.size(1) / (heads + 2 * groups);
   const at::Tensor all = qkv.view({qkv.size(0), heads + 2 * groups, dim});
   return {all.narrow(1, 0, heads), all.narrow(1, heads, groups), all.narrow(1, heads + groups, groups)};
-}
-
-// [T, n, D] as [rows, n, length, D], strides only.
-at::Tensor AsBatch(const at::Tensor& x, int64_t length) {
-  return x.unflatten(0, {x.size(0) / length, length}).transpose(1, 2);
 }
 
 at::Tensor Pack(const at::Tensor& dq, const at::Tensor& dk, const at::Tensor& dv, const at::Tensor& qkv, int64_t heads,
@@ -29,18 +22,6 @@ at::Tensor Pack(const at::Tensor& dq, const at::Tensor& dk, const at::Tensor& dv
   out.k.copy_(dk);
   out.v.copy_(dv);
   return dqkv;
-}
-
-// The philox state of a call without dropout: present, never read.
-at::Tensor NoPhilox(const at::Tensor& like) { return at::empty({}, like.options().dtype(at::kLong)); }
-
-// Lower-triangular from the top left, in the numbering of ATen's memory-efficient kernel.
-constexpr int64_t kCausalFromTopLeft = 1;
-
-// That kernel knows no grouped heads: repeat them, and add their gradients up again.
-at::Tensor Repeat(const at::Tensor& x, int64_t times) { return times == 1 ? x : x.repeat_interleave(times, 1); }
-at::Tensor SumGroups(const at::Tensor& dx, int64_t groups) {
-  return dx.view({dx.size(0), groups, dx.size(1) / groups, dx.size(2)}).sum(2);
 }
 
 std::tuple<at::Tensor, at::Tensor> Fp32Forward(const Heads& x, const at::Tensor& cu_seqlens, int64_t max_row_length,

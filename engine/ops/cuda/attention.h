@@ -9,6 +9,8 @@ namespace slipway::engine::ops::cuda {
 
 AttentionFn AttentionCuda;
 AttentionBackwardFn AttentionBackwardCuda;
+AttentionBlockFn AttentionBlockCuda;
+AttentionBlockBackwardFn AttentionBlockBackwardCuda;
 
 }  // namespace slipway::engine::ops::cuda
 

@@ -341,6 +341,8 @@ TORCH_LIBRARY_IMPL(slipway, CUDA, m) {
   SLIPWAY_REGISTER("swiglu_backward", SwiGluBackwardCuda, SwiGluBackwardFn);
   SLIPWAY_REGISTER("attention", AttentionCuda, AttentionFn);
   SLIPWAY_REGISTER("attention_backward", AttentionBackwardCuda, AttentionBackwardFn);
+  SLIPWAY_REGISTER("attention_block", AttentionBlockCuda, AttentionBlockFn);
+  SLIPWAY_REGISTER("attention_block_backward", AttentionBlockBackwardCuda, AttentionBlockBackwardFn);
   SLIPWAY_REGISTER("dropout_mask", DropoutMaskCuda, DropoutMaskFn);
   SLIPWAY_REGISTER("add_dropout", AddDropoutCuda, AddDropoutFn);
   SLIPWAY_REGISTER("dropout_backward", DropoutBackwardCuda, DropoutBackwardFn);
