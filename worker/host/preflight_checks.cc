@@ -132,8 +132,10 @@ void CheckWeights(FileSystem& files, const WorkerLaunch& launch, const engine::a
   const auto resume = engine::checkpoint::FindResumePoint(files, launch.checkpoint_dir(), launch.job_id(),
                                                           {launch.lineage().begin(), launch.lineage().end()}, &notes);
   for (std::string& note : notes) result->mutable_dataset()->add_notes(std::move(note));
-  if (!resume.ok()) return AddFault("checkpoint.path", resume.status(), result);
-  if (resume->has_value()) {
+  // A job that has run starts from its checkpoint or not at all; a new one's weights are looked at in any case.
+  AddFault("checkpoint.path", resume.status(), result);
+  if (!resume.ok() && !launch.lineage().empty()) return;
+  if (resume.ok() && resume->has_value()) {
     const int64_t last = launch.spec().training().train_iters();
     if ((*resume)->step <= last) return;
     return AddFault("training.train_iters",
