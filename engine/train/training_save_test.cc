@@ -139,6 +139,7 @@ TEST_F(TrainingSaveTest, ARunThatEndsWithNonFiniteStepsKeepsTheSaveUnderWay) {
   spec.mutable_checkpoint()->set_save_interval(1);
   spec.mutable_optimizer()->set_lr(1e30);
   spec.mutable_optimizer()->set_clip_grad(0);
+  spec.mutable_optimizer()->set_weight_decay(0);
   spec.mutable_scheduler()->set_lr_decay_style("constant");
   spec.mutable_training()->set_max_consecutive_nonfinite_steps(3);
   FaultFileSystem disk(posix_);

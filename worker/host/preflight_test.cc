@@ -219,7 +219,7 @@ TEST_F(PreflightTest, TokenIdsOfIndexedDataBeyondTheModelsAreRefusedWithTheirPla
   dataset->set_validation_path(held_out);
   launch.mutable_spec()->mutable_validation()->set_eval_interval(2);
   EXPECT_THAT(Preflight(files_, launch).faults(), IsEmpty());
-  testing::WriteDataset(files_, train, {good, good, bad});  // in the share for tests, which no step would read
+  testing::WriteDataset(files_, train, {good, good, bad});
   testing::WriteDataset(files_, held_out, {bad, good, good});
   const std::string text = "token 33) holds the id 260, but the model has 260 ids";
   EXPECT_THAT(Preflight(files_, launch).faults(),
