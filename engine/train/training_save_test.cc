@@ -26,7 +26,7 @@ class TrainingSaveTest : public TrainingRunTest {
     spec.mutable_checkpoint()->set_keep_last(0);
     return spec;
   }
-  format::CheckpointList List() { return *format::ListCheckpoints(posix_, root_); }
+  format::CheckpointList List() { return *format::ListCheckpoints(posix_, root_, "job-test"); }
   std::vector<int64_t> CompleteSteps() {
     std::vector<int64_t> steps;
     for (const format::CheckpointEntry& entry : List().complete) steps.push_back(entry.id.step);
@@ -127,7 +127,9 @@ TEST_F(TrainingSaveTest, AnErrorAtAnyMomentOfASaveCostsThatSaveAlone) {
 TEST_F(TrainingSaveTest, WhatASaveThatDiedLeftBehindGoesWithTheNext) {
   const std::string left = format::TemporaryDirectory(root_, {3, 1});
   ASSERT_OK(Run(SavingSpec(1, "fp32", true), {.on_step = [&](int64_t step) {
-                  if (step == 1) ASSERT_OK(posix_.MakeDirectories(left));
+                  if (step == 1) {
+                    ASSERT_OK(posix_.MakeDirectories(left));
+                  }
                 }}).outcome);
   ASSERT_OK_AND_ASSIGN(const bool is_there, posix_.Exists(left));
   EXPECT_FALSE(is_there);

@@ -31,8 +31,9 @@ struct LossSum {
 absl::Status AddLoss(const LoadedModel& model, const Sample& sample, LossSum& sum) {
   return train::Guarded("computing the loss", [&]() -> absl::Status {
     const at::NoGradGuard no_grad;
-    const engine::model::MicroBatch batch = train::MakeMicroBatch(
+    const train::LocalBatch local = train::MakeMicroBatch(
         {sample}, {0}, {.seq_length = static_cast<int64_t>(sample.tokens.size()), .device = model.device});
+    const engine::model::MicroBatch& batch = local.batch;
     engine::nn::ForwardContext context;
     context.layout = &batch.layout;
     context.training = false;
