@@ -74,6 +74,7 @@ class Command {
 };
 
 void AddJobCommands(CLI::App* app, Command* command);         // jobs …
+void AddJobPlanCommand(CLI::App* jobs, Command* command);     // jobs plan
 void AddJobStreamCommands(CLI::App* jobs, Command* command);  // jobs watch|wait|checkpoint
 void AddJobLogCommand(CLI::App* jobs, Command* command);      // jobs logs
 void AddClusterCommands(CLI::App* app, Command* command);     // checkpoints, nodes, version

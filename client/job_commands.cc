@@ -296,6 +296,7 @@ void AddJobCommands(CLI::App* app, Command* command) {
       events, [=] { return Events(*command, *job); }, Outputs::kNoNames);
 
   AddVerbs(jobs, command);
+  AddJobPlanCommand(jobs, command);
   AddJobStreamCommands(jobs, command);
   AddJobLogCommand(jobs, command);
 }

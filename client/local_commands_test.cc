@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -236,6 +237,44 @@ TEST_F(CliTest, DryRunReadsChatsWithTheTemplateOfTheJob) {
   EXPECT_EQ(broken.code, kExitUsage);
   EXPECT_THAT(broken.err, HasSubstr("a.json:1:"));
   EXPECT_THAT(broken.err, HasSubstr("tokenizer.chat_template_path = "));
+}
+
+TEST_F(CliTest, JobsPlanShowsALayoutWithoutAServer) {
+  WriteFile("a.yaml",
+            "name: big\nmodel: {preset: llama3_1_70b}\ndataset: {kind: mock}\noptimizer: {lr: 1e-4}\n"
+            "training: {train_iters: 10, global_batch_size: 128, seq_length: 4096}\n"
+            "parallelism: {data_parallel_size: 4, tensor_model_parallel_size: 4, pipeline_model_parallel_size: 4}\n");
+  Ran ran = Run({"jobs", "plan", "-f", "a.yaml", "--set", "parallelism.virtual_pipeline_model_parallel_size=5"});
+  EXPECT_EQ(ran.code, 0) << ran.err;
+  EXPECT_THAT(ran.out, HasSubstr("nodes             8 with 8 ranks each"));
+  EXPECT_THAT(ran.out, HasSubstr("[0 1 2 3] [4 5 6 7] [8 9 10 11] …"));
+  EXPECT_THAT(ran.out, HasSubstr("layers 0–3 | layers 16–19 | layers 32–35 | layers 48–51 | layers 64–67"));
+  EXPECT_THAT(ran.out, HasSubstr("pipeline bubble   1.9 %"));
+  EXPECT_THAT(ran.out, HasSubstr("TRAFFIC OF A STEP"));
+  ran = Run({"jobs", "plan", "-f", "a.yaml", "-o", "json", "--gpus-per-node", "4"});
+  EXPECT_EQ(ran.code, 0) << ran.err;
+  const auto json = nlohmann::json::parse(ran.out);
+  EXPECT_EQ(json["nodes"], 16);
+  EXPECT_EQ(json["stages"].size(), 4u);
+  EXPECT_EQ(json["memory_by_pipeline_rank"].size(), 4u);
+  EXPECT_EQ(json["groups"][0]["kind"], "tp");
+  ran = Run({"jobs", "plan", "-f", "a.yaml", "--set", "training.global_batch_size=126"});
+  EXPECT_EQ(ran.code, kExitUsage);
+  EXPECT_THAT(ran.err, HasSubstr("parallelism.data_parallel_size = 1 * 4"));
+}
+
+TEST_F(CliTest, JobsPlanSuggestsALayout) {
+  WriteFile("a.yaml",
+            "name: small\nmodel: {preset: qwen2_5_0_5b}\ndataset: {kind: mock}\noptimizer: {lr: 1e-4}\n"
+            "training: {train_iters: 10, global_batch_size: 12, seq_length: 4096}\n"
+            "parallelism: {data_parallel_size: 5}\n");
+  Ran ran = Run({"jobs", "plan", "-f", "a.yaml", "--suggest", "--gpus", "8", "--gpu-memory", "80"});
+  EXPECT_EQ(ran.code, 0) << ran.err;
+  EXPECT_THAT(ran.out, HasSubstr("# tensor_model_parallel_size 2: a global batch of 12 samples does not divide"));
+  EXPECT_THAT(ran.out, HasSubstr("  data_parallel_size: 4\n"));
+  ran = Run({"jobs", "plan", "-f", "a.yaml", "--suggest"});
+  EXPECT_EQ(ran.code, kExitUsage);
+  EXPECT_THAT(ran.err, HasSubstr("--suggest needs --gpus N and --gpu-memory GIB"));
 }
 
 // What bash offers after the words of a command line.

@@ -60,17 +60,31 @@ double LayerActivations(const ModelArch& arch, const MemoryOptions& options) {
   return norms + attention + mlp + scores;
 }
 
-double ActivationBytes(const ModelArch& arch, const MemoryOptions& options,
-                       const topology::PipelinePartition& partition, int pp_rank) {
-  const topology::PipelineSchedule schedule{
-      .pp = partition.pp,
-      .vpp = partition.vpp,
-      .num_microbatches = static_cast<int>(std::min<int64_t>(options.num_microbatches, 1 << 20)),
-      .ranks = {}};
-  const double in_flight = topology::InFlightBound(schedule, pp_rank);
-  double layers = 0;
-  for (const PipelineStage& stage : partition.OfRank(pp_rank)) layers += stage.num_layers;
-  const double layers_in_flight = layers / partition.vpp * in_flight;
+// Micro-batches that lead to the same peak as the step's, with the same rest after whole groups.
+int64_t EnoughMicroBatches(int64_t num_microbatches, int64_t group) {
+  return num_microbatches <= 4 * group ? num_microbatches : 3 * group + num_microbatches % group;
+}
+
+// The most layers of a rank whose activations wait for their backward at one time.
+absl::StatusOr<double> LayersInFlight(const MemoryOptions& options, const topology::PipelinePartition& partition,
+                                      int pp_rank) {
+  const std::vector<PipelineStage> stages = partition.OfRank(pp_rank);
+  const int group =
+      options.microbatch_group_size_per_vp_stage == 0 ? partition.pp : options.microbatch_group_size_per_vp_stage;
+  const int count = static_cast<int>(EnoughMicroBatches(options.num_microbatches, group));
+  SLIPWAY_ASSIGN_OR_RETURN(
+      const topology::PipelineSchedule schedule,
+      partition.vpp == 1 ? topology::OneForwardOneBackward(partition.pp, count)
+                         : topology::InterleavedOneForwardOneBackward(partition.pp, partition.vpp, count, group));
+  int64_t now = 0, peak = 0;
+  for (const topology::Pass& pass : schedule.ranks[pp_rank]) {
+    now += (pass.kind == topology::PassKind::kForward ? 1 : -1) * int64_t{stages[pass.chunk].num_layers};
+    peak = std::max(peak, now);
+  }
+  return static_cast<double>(peak);
+}
+
+double ActivationBytes(const ModelArch& arch, const MemoryOptions& options, double layers_in_flight) {
   const double tokens =
       static_cast<double>(options.micro_batch_size) * static_cast<double>(options.seq_length) / options.mesh.cp;
   const double layer = LayerActivations(arch, options);
@@ -113,12 +127,15 @@ double FlopsPerToken(const ModelArch& arch, int64_t seq_length, int64_t padded_v
   return FlopsOfTokens(arch, 1, static_cast<double>(seq_length), padded_vocab_size).Total();
 }
 
+absl::StatusOr<topology::PipelinePartition> PartitionFor(const ModelArch& arch, const MemoryOptions& options) {
+  if (options.partition.has_value()) return *options.partition;
+  return topology::PartitionLayers(static_cast<int>(arch.num_layers), options.mesh.pp);
+}
+
 absl::StatusOr<MemoryEstimate> EstimateMemory(const ModelArch& arch, const MemoryOptions& options, int pp_rank) {
   const topology::MeshSizes& mesh = options.mesh;
   SLIPWAY_RETURN_IF_ERROR(topology::Mesh::Create(mesh).status());
-  SLIPWAY_ASSIGN_OR_RETURN(
-      const topology::PipelinePartition partition,
-      topology::PartitionLayers(static_cast<int>(arch.num_layers), mesh.pp, options.virtual_pipeline_size));
+  SLIPWAY_ASSIGN_OR_RETURN(const topology::PipelinePartition partition, PartitionFor(arch, options));
   if (pp_rank < 0 || pp_rank >= mesh.pp) {
     return absl::InvalidArgumentError(absl::StrCat("pipeline rank ", pp_rank, " of ", mesh.pp));
   }
@@ -129,13 +146,13 @@ absl::StatusOr<MemoryEstimate> EstimateMemory(const ModelArch& arch, const Memor
   estimate.weights = parameters * options.bytes.weight;
   estimate.gradients = parameters * options.bytes.gradient;
   estimate.optimizer = parameters * (options.bytes.master + options.bytes.moments) / optimizer_ranks;
-  estimate.activations = ActivationBytes(arch, options, partition, pp_rank);
+  SLIPWAY_ASSIGN_OR_RETURN(const double layers_in_flight, LayersInFlight(options, partition, pp_rank));
+  estimate.activations = ActivationBytes(arch, options, layers_in_flight);
   if (pp_rank == mesh.pp - 1) {
-    const double tokens =
-        static_cast<double>(options.micro_batch_size) * static_cast<double>(options.seq_length) / mesh.cp;
-    const auto vocab =
-        static_cast<double>(PaddedVocabSize(arch.vocab_size, options.make_vocab_size_divisible_by, mesh.tp) / mesh.tp);
-    estimate.logits = tokens * vocab * 4 * 2;
+    const int64_t tokens = options.micro_batch_size * options.seq_length / mesh.cp;
+    const int64_t vocab = PaddedVocabSize(arch.vocab_size, options.make_vocab_size_divisible_by, mesh.tp) / mesh.tp;
+    const int64_t chunk = std::min(tokens, std::max<int64_t>(options.logits_chunk_elements / vocab, 1));
+    estimate.logits = static_cast<double>(chunk * vocab) * (4 + options.bytes.activation);
   }
   return estimate;
 }

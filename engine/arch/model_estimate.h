@@ -4,11 +4,13 @@
 #define SLIPWAY_ENGINE_ARCH_MODEL_ESTIMATE_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
 #include "engine/arch/model_arch.h"
 #include "engine/topology/mesh.h"
+#include "engine/topology/pipeline_partition.h"
 
 namespace slipway::engine::arch {
 
@@ -54,12 +56,15 @@ enum class Recompute : uint8_t { kNone, kFull };
 
 struct MemoryOptions {
   topology::MeshSizes mesh;
-  int virtual_pipeline_size = 1;
+  // Which layers each stage holds; unset: dealt evenly, one chunk a rank.
+  std::optional<topology::PipelinePartition> partition = std::nullopt;
   StateBytes bytes;
   int64_t seq_length = 0;
   int64_t micro_batch_size = 1;
   int64_t num_microbatches = 1;
+  int microbatch_group_size_per_vp_stage = 0;  // 0: the pipeline size
   int64_t make_vocab_size_divisible_by = 128;
+  int64_t logits_chunk_elements = int64_t{1} << 25;  // the loss makes at most so many logits at a time
   bool sequence_parallel = false;
   bool use_distributed_optimizer = true;  // master weights and moments are cut over dp x cp
   bool fused_attention = true;            // no [seq, seq] scores are kept
@@ -73,10 +78,13 @@ struct MemoryEstimate {
   double gradients = 0;
   double optimizer = 0;
   double activations = 0;
-  double logits = 0;  // fp32 logits and their gradient of one micro-batch, on the last stage
+  double logits = 0;  // fp32 logits of one chunk and their gradient, on the last stage
 
   double Total() const { return weights + gradients + optimizer + activations + logits; }
 };
+
+// The partition of the options, or the even one. InvalidArgument when the layers do not go over the stages.
+absl::StatusOr<topology::PipelinePartition> PartitionFor(const ModelArch& arch, const MemoryOptions& options);
 
 // InvalidArgument when the model does not divide over the mesh. REQUIRES: Validate(arch) is empty.
 absl::StatusOr<MemoryEstimate> EstimateMemory(const ModelArch& arch, const MemoryOptions& options, int pp_rank);

@@ -51,7 +51,7 @@ TEST(EstimateMemory, StateOfOneRank) {
   EXPECT_EQ(estimate.weights, 2 * parameters);
   EXPECT_EQ(estimate.gradients, 4 * parameters);
   EXPECT_EQ(estimate.optimizer, 12 * parameters);
-  EXPECT_EQ(estimate.logits, 4096.0 * 151936 * 8);
+  EXPECT_EQ(estimate.logits, 220.0 * 151936 * 6);  // 2^25 of them are those of 220 tokens
   EXPECT_GT(estimate.activations, 0);
   options.bytes = StateBytes::Fp32();
   ASSERT_OK_AND_ASSIGN(const MemoryEstimate fp32, EstimateMemory(arch, options, 0));
@@ -82,6 +82,21 @@ TEST(EstimateMemory, PipelineStagesAddUpWithOneMoreCopyOfATiedEmbedding) {
   ASSERT_OK_AND_ASSIGN(const MemoryEstimate first, EstimateMemory(arch, options, 0));
   ASSERT_OK_AND_ASSIGN(const MemoryEstimate last, EstimateMemory(arch, options, 3));
   EXPECT_EQ(first.activations, 4 * last.activations);  // the first stage holds four micro-batches, the last one
+}
+
+// A rank of an interleaved pipeline holds more micro-batches than one of a plain pipeline, each of a part of its layers.
+TEST(EstimateMemory, VirtualStagesAndLayoutStrings) {
+  const ModelArch arch = Preset("qwen3_0_6b");
+  MemoryOptions options{.mesh = {.pp = 2}, .seq_length = 1024, .num_microbatches = 8};
+  ASSERT_OK_AND_ASSIGN(const MemoryEstimate plain, EstimateMemory(arch, options, 0));
+  options.partition = *topology::PartitionLayers(28, 2, 2);
+  ASSERT_OK_AND_ASSIGN(const MemoryEstimate interleaved, EstimateMemory(arch, options, 0));
+  EXPECT_EQ(interleaved.parameters, plain.parameters);
+  EXPECT_EQ(interleaved.activations * 4, plain.activations * 5);  // 2 · 14 layers against 5 · 7
+  options.partition = *topology::PartitionByLayout(28, 2, "E|t*28L");
+  ASSERT_OK_AND_ASSIGN(const MemoryEstimate none, EstimateMemory(arch, options, 0));
+  EXPECT_EQ(none.parameters, arch.vocab_size * arch.hidden_size);
+  EXPECT_EQ(none.activations, 0);
 }
 
 TEST(EstimateMemory, RecomputeTensorAndSequenceParallelismSave) {

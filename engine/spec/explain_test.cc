@@ -6,12 +6,7 @@
 #include <fstream>
 #include <sstream>
 
-#include "engine/arch/presets.h"
-#include "engine/spec/arch_from_spec.h"
-#include "engine/spec/plan.h"
-#include "engine/spec/resolve.h"
 #include "engine/spec/spec_fields.h"
-#include "engine/spec/test_specs.h"
 #include "tests/support/source_dir.h"
 #include "tests/support/status_matchers.h"
 
@@ -72,26 +67,6 @@ TEST(ExplainTest, TheDocumentationIsUpToDate) {
   text << file.rdbuf();
   EXPECT_EQ(text.str(), ConfigurationMarkdown())
       << "write it anew: slipway spec explain --markdown > docs/configuration.md";
-}
-
-TEST(PlanTest, CountsWhatAStepCosts) {
-  v1::TrainingSpec spec =
-      MockSpec("parallelism: {data_parallel_size: 2}\nprecision: {name: fp32}\ncheckpoint: {save_interval: 10}\n");
-  spec = Resolve(spec);
-  ASSERT_OK_AND_ASSIGN(const arch::ModelArch model, ArchFromSpec(spec));
-  ASSERT_OK_AND_ASSIGN(const Plan plan, MakePlan(spec, model));
-  EXPECT_EQ(plan.world_size, 2);
-  EXPECT_EQ(plan.ranks.size(), 2u);
-  EXPECT_EQ(plan.ranks[1].dp, 1);
-  EXPECT_EQ(plan.micro_batches_per_step, 2);
-  EXPECT_EQ(plan.tokens_per_step, 4 * 32);
-  EXPECT_EQ(plan.samples, 400);
-  EXPECT_EQ(plan.parameters, arch::ParameterCount(model));
-  EXPECT_GT(plan.flops_per_step, 0);
-  EXPECT_GE(plan.memory.Total(), 4.0 * static_cast<double>(plan.parameters));
-  EXPECT_EQ(plan.checkpoint_bytes, 12 * plan.parameters);
-  EXPECT_EQ(plan.checkpoints_kept_bytes, 3 * plan.checkpoint_bytes);  // two kept and one being written
-  EXPECT_THAT(PlanText(plan), HasSubstr("2 micro-batches on each data-parallel rank, at most 128 tokens"));
 }
 
 }  // namespace

@@ -1,22 +1,27 @@
 #include "engine/spec/plan.h"
 
 #include <algorithm>
+#include <set>
 #include <string_view>
+#include <utility>
 
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_join.h"
 #include "common/status_macros.h"
 #include "common/str_cat.h"
 #include "common/text.h"
 #include "engine/arch/param_spec.h"
 #include "engine/spec/layout.h"
 #include "engine/spec/resolve.h"
+#include "engine/topology/pipeline_schedule.h"
 
 namespace slipway::engine::spec {
 namespace {
 
 // fp32 master weights and both moments; the computing weights follow from the master.
 constexpr int64_t kCheckpointBytesPerParameter = 12;
+
+// The simulated schedule has at most so many micro-batches; more of them only make its steady part longer.
+constexpr int64_t kMaxSimulatedMicroBatches = 4096;
 
 std::string Count(double value) {
   if (value >= 1e12) return absl::StrFormat("%.2fT", value / 1e12);
@@ -31,20 +36,119 @@ std::string RankText(int rank, const topology::Coordinates& at) {
 
 std::string Bytes(double bytes) { return FormatBytes(static_cast<int64_t>(bytes)); }
 
+std::vector<PlannedGroups> PlanGroups(const topology::Mesh& mesh, int gpus_per_node) {
+  std::vector<PlannedGroups> planned;
+  for (topology::GroupList& list : mesh.AllGroups()) {
+    PlannedGroups groups{.kind = list.kind,
+                         .count = static_cast<int64_t>(list.groups.size()),
+                         .size = static_cast<int>(list.groups.front().size())};
+    for (const std::vector<int>& ranks : list.groups) {
+      std::set<int> nodes;
+      for (const int rank : ranks) nodes.insert(rank / gpus_per_node);
+      groups.nodes = std::max(groups.nodes, static_cast<int>(nodes.size()));
+    }
+    if (list.groups.size() > kMaxPlanExamples) list.groups.resize(kMaxPlanExamples);
+    groups.examples = std::move(list.groups);
+    planned.push_back(std::move(groups));
+  }
+  return planned;
+}
+
+// How long each stage takes for one micro-batch, from its share of the model's operations.
+std::vector<topology::StageTime> StageTimes(const v1::TrainingSpec& resolved, const arch::ModelArch& model,
+                                            const topology::PipelinePartition& partition) {
+  const topology::MeshSizes mesh = MeshSizesOf(resolved.parallelism());
+  const v1::TrainSpec& training = resolved.training();
+  const arch::TrainingFlops flops =
+      arch::FlopsOfBatch(model, training.micro_batch_size(), training.seq_length(), model.vocab_size);
+  const double ranks = static_cast<double>(mesh.tp) * mesh.cp;
+  const double layer = (flops.Total() - flops.logits) / static_cast<double>(model.num_layers) / ranks;
+  std::vector<topology::StageTime> times;
+  for (const topology::PipelineStage& stage : partition.stages) {
+    const double total = stage.num_layers * layer + (stage.has_head ? flops.logits / ranks : 0);
+    const double seconds = total / kPlanFlopsPerSecond;
+    times.push_back({.forward = seconds / 3, .backward = seconds * 2 / 3});  // forward, and twice that backwards
+  }
+  return times;
+}
+
+absl::Status AddBubble(const v1::TrainingSpec& resolved, const arch::ModelArch& model, Plan& plan) {
+  const v1::ParallelismSpec& sizes = resolved.parallelism();
+  if (plan.mesh.pp == 1) return absl::OkStatus();
+  const int64_t count = plan.micro_batches_per_step;
+  plan.ideal_bubble = static_cast<double>(plan.mesh.pp - 1) / static_cast<double>(plan.partition.vpp * count);
+  SLIPWAY_ASSIGN_OR_RETURN(const topology::PipelineSchedule schedule,
+                           ScheduleOf(sizes, std::min(count, kMaxSimulatedMicroBatches)));
+  const auto sent = std::find_if(plan.traffic.begin(), plan.traffic.end(), [](const arch::Traffic& traffic) {
+    return traffic.group == topology::GroupKind::kPp;
+  });
+  topology::SimulationOptions options{.stages = StageTimes(resolved, model, plan.partition)};
+  if (sent != plan.traffic.end()) {
+    const double message = sent->bytes / static_cast<double>(sent->operations);
+    options.message_time = message / (sent->node_bytes > 0 ? kPlanNetworkBandwidth : kPlanNodeBandwidth);
+  }
+  SLIPWAY_ASSIGN_OR_RETURN(const topology::SimulationResult result, Simulate(schedule, options));
+  plan.simulated_bubble = result.bubble_fraction;
+  return absl::OkStatus();
+}
+
+absl::Status AddCosts(const v1::TrainingSpec& resolved, const arch::ModelArch& model, const topology::Mesh& mesh,
+                      Plan& plan) {
+  SLIPWAY_ASSIGN_OR_RETURN(const arch::MemoryOptions memory, MemoryOptionsOf(resolved, model));
+  for (int rank = 0; rank < plan.mesh.pp; ++rank) {
+    SLIPWAY_ASSIGN_OR_RETURN(const arch::MemoryEstimate estimate, arch::EstimateMemory(model, memory, rank));
+    plan.memory_by_stage.push_back(estimate);
+    if (rank == 0 || estimate.Total() > plan.memory.Total()) plan.memory = estimate;
+  }
+  const arch::TrafficOptions traffic{.gpus_per_node = plan.gpus_per_node,
+                                     .context_comm = resolved.parallelism().cp_comm_type()};
+  SLIPWAY_ASSIGN_OR_RETURN(plan.traffic, arch::EstimateTraffic(model, memory, mesh, traffic));
+  const v1::CheckpointSpec& checkpoint = resolved.checkpoint();
+  plan.checkpoint_bytes = plan.parameters * kCheckpointBytesPerParameter;
+  const int64_t all = checkpoint.save_interval() > 0 ? plan.steps / checkpoint.save_interval() + 1 : 1;
+  const int64_t kept = checkpoint.keep_last() > 0 ? std::min<int64_t>(all, int64_t{checkpoint.keep_last()} + 1) : all;
+  plan.checkpoints_kept_bytes = kept * plan.checkpoint_bytes;
+  return absl::OkStatus();
+}
+
+std::string Percent(double fraction) { return absl::StrFormat("%.1f %%", 100 * fraction); }
+
 }  // namespace
 
-absl::StatusOr<Plan> MakePlan(const v1::TrainingSpec& resolved, const arch::ModelArch& model) {
+absl::StatusOr<arch::MemoryOptions> MemoryOptionsOf(const v1::TrainingSpec& resolved, const arch::ModelArch& model) {
+  const v1::ParallelismSpec& sizes = resolved.parallelism();
+  arch::MemoryOptions options{
+      .mesh = MeshSizesOf(sizes),
+      .bytes = resolved.precision().name() == "fp32" ? arch::StateBytes::Fp32() : arch::StateBytes::Bf16Mixed(),
+      .seq_length = resolved.training().seq_length(),
+      .micro_batch_size = resolved.training().micro_batch_size(),
+      .num_microbatches = MicroBatchesPerStep(resolved),
+      .microbatch_group_size_per_vp_stage = sizes.microbatch_group_size_per_vp_stage(),
+      .make_vocab_size_divisible_by = resolved.model().make_vocab_size_divisible_by(),
+      .sequence_parallel = sizes.sequence_parallel(),
+      .use_distributed_optimizer = sizes.use_distributed_optimizer(),
+      .fused_attention = model.attention_dropout == 0};
+  SLIPWAY_ASSIGN_OR_RETURN(options.partition, PartitionOf(sizes, model.num_layers));
+  return options;
+}
+
+absl::StatusOr<Plan> MakePlan(const v1::TrainingSpec& resolved, const arch::ModelArch& model,
+                              const PlanOptions& options) {
   const v1::ParallelismSpec& sizes = resolved.parallelism();
   const v1::TrainSpec& training = resolved.training();
   Plan plan;
   SLIPWAY_ASSIGN_OR_RETURN(const topology::Mesh mesh, MeshOf(sizes));
-  SLIPWAY_ASSIGN_OR_RETURN(const topology::PipelinePartition partition, PartitionOf(sizes, model.num_layers));
+  SLIPWAY_ASSIGN_OR_RETURN(plan.partition, PartitionOf(sizes, model.num_layers));
   plan.mesh = mesh.sizes();
+  plan.edp = mesh.edp();
+  plan.order = mesh.order();
   plan.world_size = mesh.world();
+  plan.gpus_per_node = std::max(options.gpus_per_node, 1);
+  plan.nodes = (plan.world_size + plan.gpus_per_node - 1) / plan.gpus_per_node;
   for (int rank = 0; rank < std::min<int64_t>(plan.world_size, kMaxPlanRanks); ++rank) {
     plan.ranks.push_back(mesh.CoordinatesOf(rank));
   }
-  plan.layers_by_stage = partition.Text();
+  plan.groups = PlanGroups(mesh, plan.gpus_per_node);
   plan.micro_batches_per_step = MicroBatchesPerStep(resolved);
   plan.tokens_per_step = training.global_batch_size() * training.seq_length();
   plan.steps = training.train_iters();
@@ -54,22 +158,8 @@ absl::StatusOr<Plan> MakePlan(const v1::TrainingSpec& resolved, const arch::Mode
   plan.flops_per_step = arch::FlopsOfBatch(model, training.global_batch_size(), training.seq_length(),
                                            arch::PaddedVocabSize(model.vocab_size, divisor, plan.mesh.tp))
                             .Total();
-  arch::MemoryOptions memory{
-      .mesh = plan.mesh,
-      .bytes = resolved.precision().name() == "fp32" ? arch::StateBytes::Fp32() : arch::StateBytes::Bf16Mixed(),
-      .seq_length = training.seq_length(),
-      .micro_batch_size = training.micro_batch_size(),
-      .num_microbatches = plan.micro_batches_per_step,
-      .make_vocab_size_divisible_by = divisor,
-      .sequence_parallel = sizes.sequence_parallel(),
-      .use_distributed_optimizer = sizes.use_distributed_optimizer(),
-      .fused_attention = model.attention_dropout == 0};
-  SLIPWAY_ASSIGN_OR_RETURN(plan.memory, arch::EstimatePeakMemory(model, memory));
-  plan.checkpoint_bytes = plan.parameters * kCheckpointBytesPerParameter;
-  const v1::CheckpointSpec& checkpoint = resolved.checkpoint();
-  const int64_t all = checkpoint.save_interval() > 0 ? plan.steps / checkpoint.save_interval() + 1 : 1;
-  const int64_t kept = checkpoint.keep_last() > 0 ? std::min<int64_t>(all, int64_t{checkpoint.keep_last()} + 1) : all;
-  plan.checkpoints_kept_bytes = kept * plan.checkpoint_bytes;
+  SLIPWAY_RETURN_IF_ERROR(AddCosts(resolved, model, mesh, plan));
+  SLIPWAY_RETURN_IF_ERROR(AddBubble(resolved, model, plan));
   return plan;
 }
 
@@ -78,14 +168,15 @@ std::string PlanText(const Plan& plan) {
   const auto line = [&](const std::string& name, const std::string& value) {
     absl::StrAppend(&text, name, std::string(name.size() < 18 ? 18 - name.size() : 1, ' '), value, "\n");
   };
-  line("layout", topology::MeshText(plan.mesh));
+  line("layout", StrCat(topology::MeshText(plan.mesh), ", order ", plan.order));
   for (size_t rank = 0; rank < plan.ranks.size() && plan.world_size > 1; ++rank) {
     line("", RankText(static_cast<int>(rank), plan.ranks[rank]));
   }
   if (plan.world_size > static_cast<int64_t>(plan.ranks.size())) {
     line("", StrCat("… and ", plan.world_size - static_cast<int64_t>(plan.ranks.size()), " more"));
   }
-  line("layers by stage", plan.layers_by_stage);
+  line("nodes", StrCat(plan.nodes, " with ", plan.gpus_per_node, " ranks each"));
+  line("layers by stage", plan.partition.Text());
   const bool small = plan.parameters < 1'000'000;
   line("parameters",
        StrCat(plan.parameters, small ? "" : StrCat(" (", Count(static_cast<double>(plan.parameters)), ")")));
@@ -94,6 +185,10 @@ std::string PlanText(const Plan& plan) {
        StrCat(plan.micro_batches_per_step, plan.micro_batches_per_step == 1 ? " micro-batch" : " micro-batches",
               " on each data-parallel rank, at most ", plan.tokens_per_step, " tokens, ",
               absl::StrFormat("%.3g", plan.flops_per_step / 1e12), " TFLOP"));
+  if (plan.mesh.pp > 1) {
+    line("pipeline bubble", StrCat(Percent(plan.ideal_bubble), " with stages alike and free messages, ",
+                                   Percent(plan.simulated_bubble), " simulated"));
+  }
   const arch::MemoryEstimate& memory = plan.memory;
   line("memory of a rank", StrCat("about ", Bytes(memory.Total()), " (weights ", Bytes(memory.weights), ", gradients ",
                                   Bytes(memory.gradients), ", optimizer ", Bytes(memory.optimizer), ", activations ",
@@ -101,28 +196,6 @@ std::string PlanText(const Plan& plan) {
   line("checkpoints", StrCat("about ", FormatBytes(plan.checkpoint_bytes), " each, ",
                              FormatBytes(plan.checkpoints_kept_bytes), " at most"));
   return text;
-}
-
-nlohmann::ordered_json PlanJson(const Plan& plan) {
-  nlohmann::ordered_json json = {{"world_size", plan.world_size},
-                                 {"data_parallel_size", plan.mesh.dp},
-                                 {"tensor_model_parallel_size", plan.mesh.tp},
-                                 {"pipeline_model_parallel_size", plan.mesh.pp},
-                                 {"context_parallel_size", plan.mesh.cp},
-                                 {"layers_by_stage", plan.layers_by_stage},
-                                 {"micro_batches_per_step", plan.micro_batches_per_step},
-                                 {"tokens_per_step", plan.tokens_per_step},
-                                 {"steps", plan.steps},
-                                 {"samples", plan.samples},
-                                 {"parameters", plan.parameters},
-                                 {"flop_per_step", plan.flops_per_step}};
-  const arch::MemoryEstimate& memory = plan.memory;
-  json["memory_of_a_rank"] = {{"total", memory.Total()},           {"weights", memory.weights},
-                              {"gradients", memory.gradients},     {"optimizer", memory.optimizer},
-                              {"activations", memory.activations}, {"logits", memory.logits}};
-  json["checkpoint_bytes"] = plan.checkpoint_bytes;
-  json["checkpoints_kept_bytes"] = plan.checkpoints_kept_bytes;
-  return json;
 }
 
 }  // namespace slipway::engine::spec

@@ -183,7 +183,8 @@ TEST(SpecFieldsTest, WritesNumbersShort) {
 
 TEST(ResolveTest, VirtualStagesFollowFromTheLayoutString) {
   const auto chunks = [](const std::string& parallelism) {
-    return Resolve(MockSpec("parallelism: {" + parallelism + "}\n")).parallelism().virtual_pipeline_model_parallel_size();
+    const v1::TrainingSpec resolved = Resolve(MockSpec("parallelism: {" + parallelism + "}\n"));
+    return resolved.parallelism().virtual_pipeline_model_parallel_size();
   };
   EXPECT_EQ(chunks("pipeline_model_parallel_size: 2"), 1);
   EXPECT_EQ(chunks("pipeline_model_parallel_size: 2, pipeline_model_parallel_layout: 'Et|||tL'"), 2);

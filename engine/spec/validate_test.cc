@@ -153,8 +153,9 @@ INSTANTIATE_TEST_SUITE_P(
         BadValue{{"parallelism.pipeline_model_parallel_size=2", "parallelism.pipeline_model_parallel_layout=Et|mtL"},
                  "parallelism.pipeline_model_parallel_layout = Et|mtL: position 4: m (multi-token prediction) is not "
                  "supported; leave it out"},
-        BadValue{{"parallelism.pipeline_model_parallel_size=2", "parallelism.pipeline_model_parallel_layout=Et*2|t*2|t|L",
-                  "model.num_layers=5", "parallelism.virtual_pipeline_model_parallel_size=3"},
+        BadValue{{"parallelism.pipeline_model_parallel_size=2", "model.num_layers=5",
+                  "parallelism.pipeline_model_parallel_layout=Et*2|t*2|t|L",
+                  "parallelism.virtual_pipeline_model_parallel_size=3"},
                  "parallelism.virtual_pipeline_model_parallel_size = 3: parallelism.pipeline_model_parallel_layout "
                  "makes 4 stages, 2 on each of the 2 pipeline ranks; leave it out or set it to 2"},
         BadValue{{"parallelism.data_parallel_size=2", "parallelism.order=tp-cp-pp"},

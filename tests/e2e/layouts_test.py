@@ -33,8 +33,9 @@ class Layouts(unittest.TestCase):
             evals = [r["eval"]["loss"] for r in cluster.metrics(one) if "eval" in r]
             self.assertEqual(len(evals), 3)
             sequence_parallel = {"sequence_parallel": True, "tp_comm_overlap": True}
-            for layout in ({"tp": 2}, {"pp": 2}, {"tp": 2, "pp": 2}, {"dp": 2, "tp": 2}, {"tp": 2, "more": sequence_parallel},
-                           {"dp": 2, "more": {"context_parallel_size": 2}}):
+            virtual_stages = {"pipeline_model_parallel_layout": "E|t|t|L"}  # two on each rank
+            for layout in ({"tp": 2}, {"pp": 2}, {"pp": 2, "more": virtual_stages}, {"tp": 2, "pp": 2}, {"dp": 2, "tp": 2},
+                           {"tp": 2, "more": sequence_parallel}, {"dp": 2, "more": {"context_parallel_size": 2}}):
                 done = self.finish(cluster, job("-".join(f"{k}{v}" for k, v in layout.items() if k != "more"), **layout))
                 self.assert_same(cluster.losses(done), want)
                 for got, expected in zip([r["eval"]["loss"] for r in cluster.metrics(done) if "eval" in r], evals):

@@ -24,7 +24,8 @@ Json Golden() {
 
 TEST(MegatronParallel, Groups) {
   int refused = 0;
-  for (const Json& known : Golden()["groups"]) {
+  const Json golden = Golden();
+  for (const Json& known : golden["groups"]) {
     const std::vector<int> s = known["sizes"];
     const std::string order = known["order"];
     const MeshSizes sizes{.tp = s[0], .cp = s[1], .dp = s[2], .pp = s[3], .ep = s[4], .etp = s[5]};
@@ -49,10 +50,12 @@ TEST(MegatronParallel, Groups) {
 }
 
 TEST(MegatronParallel, Schedules) {
-  for (const Json& known : Golden()["schedules"]) {
+  const Json golden = Golden();
+  for (const Json& known : golden["schedules"]) {
     const int pp = known["pp"], vpp = known["vpp"], micro_batches = known["micro_batches"], group = known["group"];
-    const PipelineSchedule schedule = vpp == 1 ? OneForwardOneBackward(pp, micro_batches).value()
-                                               : InterleavedOneForwardOneBackward(pp, vpp, micro_batches, group).value();
+    const PipelineSchedule schedule =
+        vpp == 1 ? OneForwardOneBackward(pp, micro_batches).value()
+                 : InterleavedOneForwardOneBackward(pp, vpp, micro_batches, group).value();
     for (int rank = 0; rank < pp; ++rank) {
       std::vector<int> passes;
       for (const Pass& pass : schedule.ranks[rank]) {
@@ -60,14 +63,15 @@ TEST(MegatronParallel, Schedules) {
         passes.push_back(pass.kind == PassKind::kForward ? place : -1 - place);
       }
       EXPECT_EQ(passes, known["ranks"][rank].get<std::vector<int>>())
-          << "rank " << rank << " of " << pp << ", " << vpp << " chunks, " << micro_batches << " micro-batches in groups of "
-          << group;
+          << "rank " << rank << " of " << pp << ", " << vpp << " chunks, " << micro_batches
+          << " micro-batches in groups of " << group;
     }
   }
 }
 
 TEST(MegatronParallel, LayoutStrings) {
-  for (const Json& known : Golden()["layouts"]) {
+  const Json golden = Golden();
+  for (const Json& known : golden["layouts"]) {
     const std::string layout = known["layout"];
     const absl::StatusOr<std::vector<int>> layers = ParsePipelineLayout(layout);
     ASSERT_TRUE(layers.ok()) << layout << ": " << layers.status();

@@ -124,6 +124,8 @@ TEST_P(LayoutEquivalence, HoldsOnPipelines) {
       {.sizes = {.pp = 2}, .vpp = 2},
       {.sizes = {.dp = 2, .pp = 2}, .vpp = 2},
       {.sizes = {.tp = 2, .pp = 2}, .vpp = 2},
+      {.sizes = {.tp = 2, .pp = 2}, .vpp = 2, .sequence_parallel = true},
+      {.sizes = {.cp = 2, .pp = 2}, .vpp = 2},
       {.sizes = {.pp = 2}, .vpp = 3, .vpp_group = 4},
       {.sizes = {.pp = 2}, .pipeline_layout = "Et|t*6L"},
       {.sizes = {.pp = 4}, .pipeline_layout = "Et*4||t*3|L"},  // the second rank has no parameter at all
