@@ -52,7 +52,7 @@ void AddSpecCommands(CLI::App* app, Command* command) {
   command->Run(validate, [=]() -> absl::StatusOr<int> {
     SLIPWAY_ASSIGN_OR_RETURN(const JobFile job, LoadJobFile(flags->file, flags->overrides, command->env()));
     SLIPWAY_RETURN_IF_ERROR(engine::spec::FaultsToStatus(job.faults, flags->file));
-    EmitSpec(*command, engine::spec::Resolve(job.spec), absl::StrCat(job.spec().name(), "\n"));
+    EmitSpec(*command, engine::spec::Resolve(job.spec), absl::StrCat(job.spec.name(), "\n"));
     command->Say("valid");
     return kExitOk;
   });

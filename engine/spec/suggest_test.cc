@@ -38,7 +38,7 @@ std::string Text(const Suggestion& suggestion) {
 TEST(SuggestTest, ASmallModelOnOneGpuStaysAtOne) {
   ASSERT_OK_AND_ASSIGN(const Suggestion suggestion, Suggest("qwen2_5_0_5b", 32, 4096, 1));
   EXPECT_EQ(Text(suggestion), "dp1 tp1 pp1 vpp1 cp1");
-  EXPECT_THAT(suggestion.reasons, testing::IsEmpty());
+  EXPECT_THAT(suggestion.reasons, ::testing::IsEmpty());
 }
 
 TEST(SuggestTest, EightBillionOnEightGpus) {
