@@ -53,9 +53,6 @@ TEST_P(LayoutEquivalence, EqualsOneRank) {
   for (const Layout& layout : Layouts()) ExpectEqual(one, Train(arch, layout), layout.Text());
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, LayoutEquivalence, ::testing::Values("llama", "tied_qwen3"),
-                         [](const auto& model) { return model.param; });
-
 constexpr nn::ContextComm kContextComms[] = {nn::ContextComm::kRing, nn::ContextComm::kAllGather,
                                              nn::ContextComm::kAllToAll};
 
