@@ -139,10 +139,8 @@ TEST_F(Prepare, WithoutAnEosTokenThereIsNoEod) {
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("eos_token")));
 }
 
-TEST_F(Prepare, AnEmptyFileGivesAnEmptyDataset) {
-  ASSERT_OK(Run("\n"));
-  ASSERT_OK_AND_ASSIGN(const auto dataset, format::IndexedDataset::Open(files_, directory_.Path("out_text_document")));
-  EXPECT_EQ(dataset.sequence_count(), 0);
+TEST_F(Prepare, AFileWithoutDocumentsIsAnError) {
+  EXPECT_THAT(Run("\n"), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("has no document")));
 }
 
 }  // namespace

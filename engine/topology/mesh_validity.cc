@@ -63,6 +63,10 @@ class Rules {
       } else {
         Add("parallelism", MeshText(sizes_), message);
       }
+    } else if (!order.ends_with("pp") && sizes_.pp > 1 && mesh->edp() != sizes_.dp) {
+      Add(kOrderPath, std::string(order),
+          absl::StrCat("must end with pp, because the experts' data-parallel size ", mesh->edp(),
+                       " is not parallelism.data_parallel_size = ", sizes_.dp));
     }
   }
 

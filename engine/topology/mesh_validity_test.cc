@@ -177,5 +177,15 @@ TEST(MeshValidity, HugeNumbersDoNotOverflow) {
               ElementsAre(FaultAt("training.global_batch_size", "9223372036854775807", "2")));
 }
 
+TEST(MeshValidity, AnOrderThatDoesNotEndWithThePipelineNeedsEqualDataParallelSizes) {
+  const MeshSizes sizes{.tp = 2, .cp = 2, .dp = 2, .pp = 2, .ep = 1, .etp = 2};
+  EXPECT_TRUE(ValidateMesh(sizes, {}, "tp-cp-ep-dp-pp").empty());
+  const std::vector<Fault> faults = ValidateMesh(sizes, {}, "tp-pp-dp-ep-cp");
+  ASSERT_EQ(faults.size(), 1u);
+  EXPECT_EQ(faults[0].path, "parallelism.order");
+  EXPECT_EQ(faults[0].message,
+            "must end with pp, because the experts' data-parallel size 4 is not parallelism.data_parallel_size = 2");
+}
+
 }  // namespace
 }  // namespace slipway::engine::topology

@@ -30,6 +30,7 @@ class Cluster:
         self.dir = Path(tempfile.mkdtemp(prefix="slipway-e2e-"))
         self.data_dir = self.dir / "slipwayd"
         self.daemon = None
+        self.checkpoint_dirs = {}
 
     def __enter__(self):
         self.start()
@@ -185,7 +186,9 @@ class Cluster:
         meanwhile. Rank 0 makes its temporary directory first and renames it last."""
         if moment != "save":
             return self.rank_phase(job) == moment
-        return any((self.data_dir / "jobs" / "default" / job / "checkpoints").glob(".saving-*"))
+        if job not in self.checkpoint_dirs:
+            self.checkpoint_dirs[job] = Path(self.job(job)["checkpoint_dir"])
+        return any(self.checkpoint_dirs[job].glob(".saving-*"))
 
     def freeze(self, job, moment, deadline=20.0):
         """SIGSTOP to rank 0 at that moment: its process. Nothing that needs all ranks goes on until SIGCONT."""

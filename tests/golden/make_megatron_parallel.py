@@ -27,7 +27,7 @@ SIZES = [
 ORDERS = ["tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp", "tp-ep-dp-cp-pp", "cp-tp-dp-ep-pp", "dp-ep-tp-cp-pp", "tp-pp-dp-ep-cp"]
 # pp, vpp, micro-batches, group (0: 1F1B)
 PIPELINES = [(pp, 1, m, 0) for pp in (1, 2, 4, 5) for m in (1, 3, 4, 8)]
-PIPELINES += [(2, 2, 4, 2), (2, 2, 2, 2), (2, 3, 6, 2), (2, 2, 8, 4), (2, 2, 7, 5), (3, 2, 9, 3), (3, 3, 10, 4), (4, 2, 8, 4),
+PIPELINES += [(2, 2, 4, 2), (2, 2, 2, 2), (2, 3, 6, 2), (2, 2, 8, 4), (2, 2, 7, 5), (3, 2, 9, 3), (3, 3, 11, 4), (4, 2, 8, 4),
               (4, 4, 8, 8), (4, 2, 12, 8), (8, 3, 16, 8)]
 LAYOUTS = [
     ("Ettt|(tt|)*29,L", 1), ("Et*3|(tt|)*29t|L", 4), ("E|t*5|t*2|L", 2), ("Et*4||t*3|L", 4), ("E(|t,t)*6|L", 4),

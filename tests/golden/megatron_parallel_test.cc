@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "engine/topology/mesh.h"
+#include "engine/topology/mesh_validity.h"
 #include "engine/topology/pipeline_layout.h"
 #include "engine/topology/pipeline_schedule.h"
 #include "tests/support/source_dir.h"
@@ -30,8 +31,9 @@ TEST(MegatronParallel, Groups) {
     const std::string order = known["order"];
     const MeshSizes sizes{.tp = s[0], .cp = s[1], .dp = s[2], .pp = s[3], .ep = s[4], .etp = s[5]};
     const absl::StatusOr<Mesh> mesh = Mesh::Create(sizes, order);
-    ASSERT_EQ(mesh.ok(), !known["groups"].is_null()) << MeshText(sizes) << " " << order << ": " << mesh.status();
-    if (!mesh.ok()) {
+    const bool valid = mesh.ok() && ValidateMesh(sizes, {}, order).empty();
+    ASSERT_EQ(valid, !known["groups"].is_null()) << MeshText(sizes) << " " << order << ": " << mesh.status();
+    if (!valid) {
       ++refused;
       continue;
     }
