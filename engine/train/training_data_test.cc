@@ -3,8 +3,8 @@
 
 #include "common/str_cat.h"
 #include "engine/train/guarded_call.h"
-#include "engine/train/test_runs.h"
 #include "tests/support/corpus_files.h"
+#include "tests/support/training_runs.h"
 
 namespace slipway::engine::train {
 namespace {
@@ -44,9 +44,10 @@ TEST_F(TrainingDataTest, AnIdThatTheModelDoesNotHaveIsAFaultOfTheData) {
   std::vector<std::vector<int32_t>> documents = Documents();
   documents[20][3] = 260;
   const RunResult run = Run(IndexedSpec(documents));
-  EXPECT_THAT(run.outcome, testing::StatusIs(absl::StatusCode::kDataLoss,
-                                             AllOf(HasSubstr("data.bin: document 20 (sequence 20, token 3) holds the id 260"),
-                                                   HasSubstr("the model has 260 ids"))));
+  EXPECT_THAT(run.outcome,
+              testing::StatusIs(absl::StatusCode::kDataLoss,
+                                AllOf(HasSubstr("data.bin: document 20 (sequence 20, token 3) holds the id 260"),
+                                      HasSubstr("the model has 260 ids"))));
   EXPECT_EQ(CauseOf(run.outcome.status()), "DATA");
   EXPECT_GT(run.recorder.last_step, 2);
 }
@@ -72,7 +73,8 @@ TEST_F(TrainingDataTest, DataThatIsReplacedUnderTheRunIsAFaultOfTheData) {
                                 EXPECT_OK(posix_.Rename(temp_.Path("other") + end, temp_.Path("data") + end));
                               }
                             }});
-  EXPECT_THAT(run.outcome, testing::StatusIs(absl::StatusCode::kDataLoss, HasSubstr("was changed while it was in use")));
+  EXPECT_THAT(run.outcome,
+              testing::StatusIs(absl::StatusCode::kDataLoss, HasSubstr("was changed while it was in use")));
   EXPECT_EQ(CauseOf(run.outcome.status()), "DATA");
   EXPECT_LT(run.recorder.last_step, 10);
 }

@@ -4,7 +4,7 @@
 
 #include "common/fault_file_system.h"
 #include "engine/format/checkpoint_directory.h"
-#include "engine/train/test_runs.h"
+#include "tests/support/training_runs.h"
 
 namespace slipway::engine::train {
 namespace {

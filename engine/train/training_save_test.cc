@@ -1,5 +1,5 @@
-// Whole runs that save while they train: what is saved is the state of its step whatever the next steps do, training goes
-// on while the disk does not, and a save that fails costs nothing but itself.
+// Whole runs that save while they train: what is saved is the state of its step whatever the next steps do, training
+// goes on while the disk does not, and a save that fails costs nothing but itself.
 #include <gmock/gmock.h>
 
 #include <thread>
@@ -7,7 +7,7 @@
 #include "common/fault_file_system.h"
 #include "common/str_cat.h"
 #include "engine/format/checkpoint_directory.h"
-#include "engine/train/test_runs.h"
+#include "tests/support/training_runs.h"
 
 namespace slipway::engine::train {
 namespace {
@@ -53,8 +53,9 @@ TEST_F(TrainingSaveTest, StepsGoOnWhileASaveIsHeldUpAndItsBytesAreThoseOfItsStep
     bool sharded;
     const char* held;
   };
-  for (const Case& c : {Case{2, "fp32", true, "rank-00001.safetensors"}, Case{2, "bf16_mixed", true, "rank-00000.safetensors"},
-                        Case{2, "fp32", false, "rank-00000.safetensors"}}) {
+  for (const Case& c :
+       {Case{2, "fp32", true, "rank-00001.safetensors"}, Case{2, "bf16_mixed", true, "rank-00000.safetensors"},
+        Case{2, "fp32", false, "rank-00000.safetensors"}}) {
     v1::TrainingSpec spec = SavingSpec(c.dp, c.precision, c.sharded);
     v1::TrainingSpec ends_there = spec;
     ends_there.mutable_training()->set_train_iters(4);
@@ -65,12 +66,13 @@ TEST_F(TrainingSaveTest, StepsGoOnWhileASaveIsHeldUpAndItsBytesAreThoseOfItsStep
     FaultFileSystem disk(posix_);
     disk.HoldWritesOf(c.held);
     const RunResult run = Run(spec, {.files = &disk, .on_step = [&](int64_t step) {
-                                if (step != 7) return;
-                                disk.AwaitHeldWrite();  // three steps after it was begun
-                                EXPECT_THAT(CompleteSteps(), IsEmpty());
-                                EXPECT_TRUE(List().rejected.empty()) << "what a kill leaves now is no checkpoint";
-                                disk.ReleaseWrites();
-                              }});
+                                       if (step != 7) return;
+                                       disk.AwaitHeldWrite();  // three steps after it was begun
+                                       EXPECT_THAT(CompleteSteps(), IsEmpty());
+                                       EXPECT_TRUE(List().rejected.empty())
+                                           << "what a kill leaves now is no checkpoint";
+                                       disk.ReleaseWrites();
+                                     }});
     ASSERT_OK(run.outcome);
     EXPECT_THAT(CompleteSteps(), ElementsAre(4, 8, 10));
     EXPECT_EQ(Checksums(4), want) << c.precision;
@@ -109,8 +111,9 @@ TEST_F(TrainingSaveTest, AnErrorAtAnyMomentOfASaveCostsThatSaveAlone) {
   for (int nth = 2; nth <= 40; nth += 3) {
     FaultFileSystem disk(posix_);
     const RunResult run = Run(spec, {.files = &disk, .on_step = [&](int64_t step) {
-                                if (step == 1) disk.FailAt(nth, nth % 2 == 0 ? FaultKind::kShortWrite : FaultKind::kIoError);
-                              }});
+                                       if (step == 1)
+                                         disk.FailAt(nth, nth % 2 == 0 ? FaultKind::kShortWrite : FaultKind::kIoError);
+                                     }});
     ASSERT_OK(run.outcome) << nth;
     EXPECT_EQ(run.recorder.last_step, 6);
     const format::CheckpointList list = List();
@@ -126,11 +129,13 @@ TEST_F(TrainingSaveTest, AnErrorAtAnyMomentOfASaveCostsThatSaveAlone) {
 
 TEST_F(TrainingSaveTest, WhatASaveThatDiedLeftBehindGoesWithTheNext) {
   const std::string left = format::TemporaryDirectory(root_, {3, 1});
-  ASSERT_OK(Run(SavingSpec(1, "fp32", true), {.on_step = [&](int64_t step) {
-                  if (step == 1) {
-                    ASSERT_OK(posix_.MakeDirectories(left));
-                  }
-                }}).outcome);
+  ASSERT_OK(Run(SavingSpec(1, "fp32", true), {.on_step =
+                                                  [&](int64_t step) {
+                                                    if (step == 1) {
+                                                      ASSERT_OK(posix_.MakeDirectories(left));
+                                                    }
+                                                  }})
+                .outcome);
   ASSERT_OK_AND_ASSIGN(const bool is_there, posix_.Exists(left));
   EXPECT_FALSE(is_there);
 }

@@ -1,6 +1,6 @@
 // Whole runs on threads as ranks, for tests: a small Llama over mock data or chats, in a directory of its own.
-#ifndef SLIPWAY_ENGINE_TRAIN_TEST_RUNS_H_
-#define SLIPWAY_ENGINE_TRAIN_TEST_RUNS_H_
+#ifndef SLIPWAY_TESTS_SUPPORT_TRAINING_RUNS_H_
+#define SLIPWAY_TESTS_SUPPORT_TRAINING_RUNS_H_
 
 #include <gtest/gtest.h>
 
@@ -176,4 +176,4 @@ class TrainingRunTest : public ::testing::Test {
 
 }  // namespace slipway::engine::train
 
-#endif  // SLIPWAY_ENGINE_TRAIN_TEST_RUNS_H_
+#endif  // SLIPWAY_TESTS_SUPPORT_TRAINING_RUNS_H_
