@@ -151,6 +151,9 @@ absl::StatusOr<Plan> MakePlan(const v1::TrainingSpec& resolved, const arch::Mode
   plan.groups = PlanGroups(mesh, plan.gpus_per_node);
   plan.micro_batches_per_step = MicroBatchesPerStep(resolved);
   plan.tokens_per_step = training.global_batch_size() * training.seq_length();
+  plan.tokens_of_rank = training.micro_batch_size() * training.seq_length() / plan.mesh.cp;
+  plan.tokens_between_blocks = plan.tokens_of_rank / (sizes.sequence_parallel() ? plan.mesh.tp : 1);
+  if (plan.mesh.cp > 1) plan.cp_comm_type = sizes.cp_comm_type();
   plan.steps = training.train_iters();
   plan.samples = plan.steps * training.global_batch_size();
   plan.parameters = arch::ParameterCount(model);
@@ -185,6 +188,12 @@ std::string PlanText(const Plan& plan) {
        StrCat(plan.micro_batches_per_step, plan.micro_batches_per_step == 1 ? " micro-batch" : " micro-batches",
               " on each data-parallel rank, at most ", plan.tokens_per_step, " tokens, ",
               absl::StrFormat("%.3g", plan.flops_per_step / 1e12), " TFLOP"));
+  line("tokens of a rank",
+       StrCat(plan.tokens_of_rank, " of a micro-batch",
+              plan.cp_comm_type.empty() ? "" : StrCat(", two chunks of each row, attention by ", plan.cp_comm_type),
+              plan.tokens_between_blocks == plan.tokens_of_rank
+                  ? ""
+                  : StrCat(", ", plan.tokens_between_blocks, " between blocks (sequence parallel)")));
   if (plan.mesh.pp > 1) {
     line("pipeline bubble", StrCat(Percent(plan.ideal_bubble), " with stages alike and free messages, ",
                                    Percent(plan.simulated_bubble), " simulated"));

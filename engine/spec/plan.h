@@ -43,6 +43,9 @@ struct Plan {
   topology::PipelinePartition partition;
   int64_t micro_batches_per_step = 0;  // of one data-parallel rank
   int64_t tokens_per_step = 0;         // upper bound: full sequences
+  int64_t tokens_of_rank = 0;          // of a micro-batch of full sequences, on one rank
+  int64_t tokens_between_blocks = 0;   // of these, what the rank has of the residual stream
+  std::string cp_comm_type;            // empty without context parallelism
   int64_t steps = 0;
   int64_t samples = 0;
   int64_t parameters = 0;

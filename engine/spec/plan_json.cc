@@ -72,6 +72,8 @@ Json PlanJson(const Plan& plan) {
                {"layers_by_stage", plan.partition.Text()},
                {"micro_batches_per_step", plan.micro_batches_per_step},
                {"tokens_per_step", plan.tokens_per_step},
+               {"tokens_of_rank", plan.tokens_of_rank},
+               {"tokens_between_blocks", plan.tokens_between_blocks},
                {"steps", plan.steps},
                {"samples", plan.samples},
                {"parameters", plan.parameters},

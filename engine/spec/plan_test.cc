@@ -148,5 +148,19 @@ TEST(PlanTest, TheLargestLayoutsOfMegatronsTable) {
   }
 }
 
+TEST(PlanTest, SaysWhichTokensARankHas) {
+  const v1::TrainingSpec spec = Resolve(
+      MockSpec("parallelism: {context_parallel_size: 2, tensor_model_parallel_size: 2, sequence_parallel: true, "
+               "cp_comm_type: a2a}\n"));
+  ASSERT_OK_AND_ASSIGN(const arch::ModelArch model, ArchFromSpec(spec));
+  ASSERT_OK_AND_ASSIGN(const Plan plan, MakePlan(spec, model));
+  EXPECT_THAT(PlanText(plan), HasSubstr("tp2 cp2 dp1"));
+  EXPECT_THAT(PlanText(plan), HasSubstr("rank 3: dp 0 tp 1 pp 0 cp 1"));
+  EXPECT_THAT(PlanText(plan),
+              HasSubstr("tokens of a rank  16 of a micro-batch, two chunks of each row, attention by a2a, "
+                        "8 between blocks (sequence parallel)"));
+  EXPECT_EQ(PlanJson(plan)["tokens_between_blocks"], 8);
+}
+
 }  // namespace
 }  // namespace slipway::engine::spec

@@ -31,6 +31,11 @@ const std::map<std::string, Layout>& TwoRankLayouts() {
       {"dp2", {.sizes = {.dp = 2}}},
       {"dp2_replicated", {.sizes = {.dp = 2}, .shard = false}},
       {"tp2", {.sizes = {.tp = 2}}},
+      {"tp2_sequence_parallel", {.sizes = {.tp = 2}, .sequence_parallel = true}},
+      {"tp2_overlap", {.sizes = {.tp = 2}, .sequence_parallel = true, .tp_comm_overlap = true}},
+      {"cp2_p2p", {.sizes = {.cp = 2}, .cp_comm = nn::ContextComm::kRing}},
+      {"cp2_all_gather", {.sizes = {.cp = 2}, .rows_per_micro_batch = 2, .cp_comm = nn::ContextComm::kAllGather}},
+      {"cp2_a2a", {.sizes = {.cp = 2}, .cp_comm = nn::ContextComm::kAllToAll}},
       {"pp2", {.sizes = {.pp = 2}}},
       {"pp2_vpp2", {.sizes = {.pp = 2}, .vpp = 2}},
   };
