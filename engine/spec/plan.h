@@ -60,7 +60,7 @@ struct Plan {
   int64_t checkpoint_bytes = 0;        // of one checkpoint
   int64_t checkpoints_kept_bytes = 0;  // of those kept, and the one being written
 };
-inline constexpr int64_t kMaxPlanRanks = 64;
+inline constexpr int64_t kMaxPlanRanks = 16;
 inline constexpr size_t kMaxPlanExamples = 3;
 // What the simulation assumes of the machine: a GPU's speed in matrix products, bytes a second to a GPU of the same
 // node and of another one.
