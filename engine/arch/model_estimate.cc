@@ -1,6 +1,8 @@
 #include "engine/arch/model_estimate.h"
 
 #include <algorithm>
+#include <map>
+#include <utility>
 #include <vector>
 
 #include "common/status_macros.h"
@@ -27,20 +29,29 @@ bool HoldsPiece(const std::vector<PipelineStage>& stages, const Piece& piece) {
   });
 }
 
-absl::StatusOr<int64_t> LocalParameters(const ModelArch& arch, const MemoryOptions& options,
-                                        const std::vector<PipelineStage>& stages) {
+struct LocalElements {
+  int64_t total = 0;
+  int64_t largest_piece = 0;  // what is gathered or reduced at a time
+};
+
+absl::StatusOr<LocalElements> LocalParameters(const ModelArch& arch, const MemoryOptions& options,
+                                              const std::vector<PipelineStage>& stages) {
   const TpPlacement tp{0, options.mesh.tp, options.make_vocab_size_divisible_by};
   const bool has_embedding = HoldsPiece(stages, {Piece::Kind::kEmbedding});
-  int64_t total = 0;
+  LocalElements local;
+  std::map<std::pair<Piece::Kind, int>, int64_t> pieces;
   for (const ParamSpec& spec : BuildParamTable(arch)) {
     if (!HoldsPiece(stages, spec.piece)) continue;
     if (spec.tied_to.has_value() && has_embedding) continue;  // the same memory; a last stage has its own copy
     SLIPWAY_ASSIGN_OR_RETURN(const std::vector<int64_t> shape, LocalShape(spec, tp));
     int64_t elements = 1;
     for (int64_t extent : shape) elements *= extent;
-    total += elements;
+    local.total += elements;
+    int64_t& piece = pieces[{spec.piece.kind, spec.piece.layer}];
+    piece += elements;
+    local.largest_piece = std::max(local.largest_piece, piece);
   }
-  return total;
+  return local;
 }
 
 // Elements that one layer keeps for its backward, a token.
@@ -140,12 +151,19 @@ absl::StatusOr<MemoryEstimate> EstimateMemory(const ModelArch& arch, const Memor
     return absl::InvalidArgumentError(absl::StrCat("pipeline rank ", pp_rank, " of ", mesh.pp));
   }
   MemoryEstimate estimate;
-  SLIPWAY_ASSIGN_OR_RETURN(estimate.parameters, LocalParameters(arch, options, partition.OfRank(pp_rank)));
-  const auto parameters = static_cast<double>(estimate.parameters);
-  const double optimizer_ranks = options.use_distributed_optimizer ? static_cast<double>(mesh.dp) * mesh.cp : 1;
-  estimate.weights = parameters * options.bytes.weight;
-  estimate.gradients = parameters * options.bytes.gradient;
-  estimate.optimizer = parameters * (options.bytes.master + options.bytes.moments) / optimizer_ranks;
+  SLIPWAY_ASSIGN_OR_RETURN(const LocalElements local, LocalParameters(arch, options, partition.OfRank(pp_rank)));
+  estimate.parameters = local.total;
+  const auto parameters = static_cast<double>(local.total);
+  const double ranks = static_cast<double>(mesh.dp) * mesh.cp;
+  // Of what is sharded two buckets are whole at a time.
+  const auto share = [&](bool sharded, double bytes) {
+    if (!sharded || ranks == 1) return parameters * bytes;
+    return (parameters / ranks + std::min(2 * static_cast<double>(local.largest_piece), parameters)) * bytes;
+  };
+  estimate.weights = share(ShardsParameters(options.sharding), options.bytes.weight);
+  estimate.gradients = share(ShardsGradients(options.sharding), options.bytes.gradient);
+  estimate.optimizer =
+      parameters * (options.bytes.master + options.bytes.moments) / (ShardsOptimizer(options.sharding) ? ranks : 1);
   SLIPWAY_ASSIGN_OR_RETURN(const double layers_in_flight, LayersInFlight(options, partition, pp_rank));
   estimate.activations = ActivationBytes(arch, options, layers_in_flight);
   if (pp_rank == mesh.pp - 1) {

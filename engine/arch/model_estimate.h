@@ -9,6 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "engine/arch/model_arch.h"
+#include "engine/arch/sharding.h"
 #include "engine/topology/mesh.h"
 #include "engine/topology/pipeline_partition.h"
 
@@ -66,8 +67,8 @@ struct MemoryOptions {
   int64_t make_vocab_size_divisible_by = 128;
   int64_t logits_chunk_elements = int64_t{1} << 25;  // the loss makes at most so many logits at a time
   bool sequence_parallel = false;
-  bool use_distributed_optimizer = true;  // master weights and moments are cut over dp x cp
-  bool fused_attention = true;            // no [seq, seq] scores are kept
+  Sharding sharding = Sharding::kOptim;  // over dp x cp
+  bool fused_attention = true;           // no [seq, seq] scores are kept
   Recompute recompute = Recompute::kNone;
 };
 

@@ -59,14 +59,21 @@ TEST(EstimateMemory, StateOfOneRank) {
   EXPECT_EQ(fp32.activations, 2 * estimate.activations);
 }
 
-TEST(EstimateMemory, DataParallelismCutsTheOptimizerOnly) {
+TEST(EstimateMemory, DataParallelismCutsWhatTheStrategySays) {
   const ModelArch arch = Preset("qwen3_0_6b");
-  MemoryOptions options{.mesh = {.dp = 4}, .seq_length = 1024};
-  ASSERT_OK_AND_ASSIGN(const MemoryEstimate cut, EstimateMemory(arch, options, 0));
-  options.use_distributed_optimizer = false;
-  ASSERT_OK_AND_ASSIGN(const MemoryEstimate whole, EstimateMemory(arch, options, 0));
-  EXPECT_EQ(cut.weights, whole.weights);
-  EXPECT_EQ(cut.optimizer * 4, whole.optimizer);
+  const auto estimate = [&](Sharding sharding) {
+    return *EstimateMemory(arch, {.mesh = {.dp = 16}, .seq_length = 1024, .sharding = sharding}, 0);
+  };
+  const MemoryEstimate whole = estimate(Sharding::kNoShard), optim = estimate(Sharding::kOptim);
+  const MemoryEstimate grads = estimate(Sharding::kOptimGrads), params = estimate(Sharding::kOptimGradsParams);
+  EXPECT_EQ(optim.optimizer * 16, whole.optimizer);
+  EXPECT_EQ(optim.weights + optim.gradients, whole.weights + whole.gradients);
+  EXPECT_EQ(grads.weights, whole.weights);
+  EXPECT_LT(grads.gradients, whole.gradients);
+  // A sixteenth, and twice the embedding.
+  EXPECT_EQ(params.weights, whole.weights / 16 + 2.0 * 151936 * 1024 * 4);
+  EXPECT_EQ(params.gradients, grads.gradients);
+  EXPECT_EQ(params.optimizer, optim.optimizer);
 }
 
 TEST(EstimateMemory, PipelineStagesAddUpWithOneMoreCopyOfATiedEmbedding) {

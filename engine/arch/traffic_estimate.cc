@@ -152,9 +152,12 @@ class Estimator {
     }
     const auto parameters = static_cast<double>(elements);
     const double gradient = options_.bytes.gradient;
-    if (options_.use_distributed_optimizer) {
-      AddRing("reduce_scatter", GroupKind::kDpCp, "gradients", 1, parameters * gradient);
-      AddRing("all_gather", GroupKind::kDpCp, "weights", 1, parameters * options_.bytes.weight);
+    if (ShardsOptimizer(options_.sharding)) {
+      // Sharded gradients are reduced in each micro-batch, sharded weights gathered in each forward and backward.
+      const int64_t reductions = ShardsGradients(options_.sharding) ? micro_batches_ : 1;
+      const int64_t gathers = ShardsParameters(options_.sharding) ? 2 * micro_batches_ : 1;
+      AddRing("reduce_scatter", GroupKind::kDpCp, "gradients", reductions, parameters * gradient);
+      AddRing("all_gather", GroupKind::kDpCp, "weights", gathers, parameters * options_.bytes.weight);
     } else {
       AddRing("all_reduce", GroupKind::kDpCp, "gradients", 1, parameters * gradient);
     }

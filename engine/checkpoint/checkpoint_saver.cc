@@ -153,7 +153,7 @@ CheckpointSaver::~CheckpointSaver() {
 void CheckpointSaver::Begin(SaveRequest request) {
   Job job;
   job.request = std::move(request);
-  job.writes = store_.options().shard_optimizer || groups_.dp_cp->rank() == 0;
+  job.writes = ShardsOptimizer(store_.options().sharding) || groups_.dp_cp->rank() == 0;
   if (job.writes) job.slices = SlicesOf(store_);
   job.bytes_of_all = ParametersOf(store_) * groups_.model->size() * kBytesOfAParameter;
   ring_.Begin(job.slices.slices);

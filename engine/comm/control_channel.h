@@ -2,6 +2,8 @@
 // exchanged one step ahead of its use. Every decision that all ranks must take alike goes through it and nothing else
 // does: stop or save at step S, token counts, step and spec hashes, parameter checksums now and then.
 //
+// The parameter checksum is that of the weights when the record was posted, so a difference is found one step later.
+//
 // Use: in step s call Post(local record for step s + 1), go on training, and at the start of step s + 1 Take() the
 // agreed one. Post never blocks; Take blocks until all ranks have posted. The very first record is posted before the
 // first step. Thread-safety: Post and Take from the training thread. Errors: Take returns DeadlineExceeded or

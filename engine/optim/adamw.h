@@ -6,10 +6,11 @@
 //   store.FinishGradients();
 //   StepOutcome outcome = optimizer.Step(LearningRate(schedule, step - 1), loss_sum);
 //
-// The norm counts every gradient element of the model once, however it is laid out; it is the norm before clipping. The
-// coefficient is min(1, max_norm / (norm + 1e-6)), as Megatron-LM's and torch's clip_grad_norm_. Decay is decoupled and
-// falls on buckets with weight decay alone. A skipped step leaves weights, moments and the update count as they were,
-// bit for bit. Thread-safety: the training thread. Errors: CommError and c10::Error pass through.
+// The norm counts every gradient element of the model once, however it is laid out, as do the number of gradient
+// elements that are zero and the norm of the parameters; it is the norm before clipping. The coefficient is min(1,
+// max_norm / (norm + 1e-6)), as Megatron-LM's and torch's clip_grad_norm_. Decay is decoupled and falls on parameters
+// with weight decay alone. A skipped step leaves weights, moments and the update count as they were, bit for bit.
+// Thread-safety: the training thread. Errors: CommError and c10::Error pass through.
 #ifndef SLIPWAY_ENGINE_OPTIM_ADAMW_H_
 #define SLIPWAY_ENGINE_OPTIM_ADAMW_H_
 
@@ -28,12 +29,16 @@ struct AdamWOptions {
   double epsilon = 1e-8;
   double weight_decay = 0.01;
   double max_grad_norm = 1.0;  // 0: no clipping
+  bool count_zeros = false;    // StepOutcome::num_zeros
+  bool params_norm = false;    // StepOutcome::params_norm
 };
 
-// fp32 scalars on the device.
+// Scalars on the device, the same on all ranks.
 struct StepOutcome {
-  at::Tensor grad_norm;  // before clipping; not finite when the step was skipped for it
-  at::Tensor skipped;    // 1: nothing was changed
+  at::Tensor grad_norm;    // fp32, before clipping; not finite when the step was skipped for it
+  at::Tensor skipped;      // fp32; 1: nothing was changed
+  at::Tensor num_zeros;    // fp64: gradient elements that are zero; undefined when it was not asked for
+  at::Tensor params_norm;  // fp64, of the weights after the step, frozen ones included; likewise
 };
 
 // Told before the optimizer overwrites a bucket's master weights and moments; may block.
@@ -59,7 +64,8 @@ class AdamW {
   void SetListener(UpdateListener* listener) { listener_ = listener; }
 
  private:
-  at::Tensor SquaredNorm(const at::Tensor& loss_sum) const;
+  at::Tensor SumOverRanks(const at::Tensor& loss_sum) const;
+  at::Tensor ParamsNorm() const;
 
   parallel::FlatStore& store_;
   const comm::ParallelGroups& groups_;

@@ -7,10 +7,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 #include <limits>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <set>
 
 #include "absl/strings/str_cat.h"
@@ -62,26 +64,47 @@ std::vector<arch::Piece> PiecesOf(int pp, int stage) {
   return {{Kind::kLayer, 1}, {Kind::kHead}};
 }
 
-// Element `index` of a tensor's gradient before it is summed over the job: the same on every layout.
+// Element `index` of a tensor's gradient before it is summed over the job: the same on every layout. Some are zero.
 float GradientOf(const std::string& name, int64_t index, int step) {
+  if (index % 11 == 3) return 0;
   return std::sin(static_cast<float>(index % 97) * 0.7f + static_cast<float>(step) + static_cast<float>(name.size()));
 }
 
-// Writes this rank's part of a gradient whose sum over all copies is `factor` × GradientOf.
-void FillGradients(FlatStore& store, const topology::MeshSizes& sizes, int step, float factor) {
-  for (const LogicalShare& share : store.shares()) {
+// The shares of each fuse group on this rank, by the group's name.
+std::map<std::string, std::vector<const LogicalShare*>> SharesByGroup(const FlatStore& store) {
+  std::map<std::string, std::vector<const LogicalShare*>> groups;
+  for (const LogicalShare& share : store.shares()) groups[share.spec->fuse_group.name].push_back(&share);
+  return groups;
+}
+
+// A share's part of what its group's handle gives; this table has no group with several members.
+at::Tensor PartOf(const at::Tensor& whole, const LogicalShare& share) {
+  return whole.view(-1).narrow(0, 0, share.elements);
+}
+
+// Gives this rank's part of a gradient whose sum over all copies is GradientOf, as a backward would. The first element
+// of `embed` becomes `first` instead.
+void GiveGradients(FlatStore& store, const topology::MeshSizes& sizes, int step, std::optional<float> first) {
+  for (const auto& [group, shares] : SharesByGroup(store)) {
+    const LogicalShare& share = *shares[0];
     const arch::ParamSpec& spec = *share.spec;
     const std::string& name = spec.tied_to.has_value() ? *spec.tied_to : spec.name;
     float copies = static_cast<float>(sizes.dp);
     if (spec.vocabulary && sizes.pp > 1) copies *= 2;  // both uses
     copies *= static_cast<float>(arch::TpGradSumRanks(spec, sizes.tp, false));
-    at::Tensor grad = store.buckets()[share.bucket].main_grads.narrow(0, share.offset, share.elements);
+    nn::ParamPtr param = store.Handle(group);
+    param->RegisterUse();
+    const nn::GradTarget target = param->BeginGrad();
+    EXPECT_FALSE(target.accumulate);
+    at::Tensor grad = PartOf(target.main_grad, share);
     const int64_t columns = share.box.extent.back();
     for (int64_t i = 0; i < share.elements; ++i) {
       const int64_t row = spec.shape.size() == 1 ? 0 : share.box.start[0] + i / columns;
       const int64_t index = row * spec.shape.back() + share.box.start.back() + i % columns;
-      grad[i].fill_(factor * GradientOf(name, index, step) / copies);
+      grad[i].fill_(GradientOf(name, index, step) / copies);
     }
+    if (first.has_value()) grad[0].fill_(*first);
+    param->EndGrad();
   }
 }
 
@@ -89,12 +112,13 @@ struct TrainingRun {
   std::map<std::string, at::Tensor> weights;  // whole tensors, fp32
   std::vector<float> norms;
   std::vector<float> skipped;
+  std::vector<double> zeros, params_norms;
   float updates = 0;
 };
 
 struct TrainOptions {
   topology::MeshSizes sizes;
-  bool shard = true;
+  arch::Sharding sharding = arch::Sharding::kOptim;
   at::ScalarType dtype = at::kFloat;
   int steps = 3;
   AdamWOptions adamw;
@@ -112,38 +136,42 @@ TrainingRun Train(const TrainOptions& options) {
     const comm::ParallelGroups groups = MakeParallelGroups(mesh, rank, factory);
     auto created = FlatStore::Create(Table(), PiecesOf(options.sizes.pp, at.pp), mesh, rank, groups,
                                      {.compute_dtype = options.dtype,
-                                      .shard_optimizer = options.shard,
+                                      .sharding = options.sharding,
                                       .bucket_elements = 100,
                                       .make_vocab_size_divisible_by = 1});
     if (!created.ok()) throw std::runtime_error(std::string(created.status().message()));
     FlatStore& store = **created;
     store.InitializeWeights(7);
-    AdamW optimizer(store, groups, options.adamw);
+    AdamWOptions adamw = options.adamw;
+    adamw.count_zeros = adamw.params_norm = true;
+    AdamW optimizer(store, groups, adamw);
     std::vector<float> norms, skipped;
+    std::vector<double> zeros, params_norms;
     for (int step = 0; step < options.steps; ++step) {
       store.BeginStep();
-      std::set<std::string> names;
-      for (const LogicalShare& share : store.shares()) names.insert(share.spec->fuse_group.name);
-      for (const std::string& name : names) {  // as a backward would: written, then ended
-        nn::ParamPtr param = store.Handle(name);
-        param->RegisterUse();
-        param->BeginGrad();
-        param->EndGrad();
-      }
-      FillGradients(store, options.sizes, step, 1.0f);
-      if (step == options.poisoned_step && rank == mesh.world() - 1) {
-        store.buckets()[0].main_grads[3].fill_(std::numeric_limits<float>::infinity());
-      }
-      store.BeginLastMicroBatch();
+      const bool poison = step == options.poisoned_step && rank == mesh.world() - 1;
+      GiveGradients(store, options.sizes, step,
+                    poison ? std::optional(std::numeric_limits<float>::infinity()) : std::nullopt);
       store.FinishGradients();
       const bool bad_loss = step == options.poisoned_loss && rank == mesh.world() - 1;
       const StepOutcome outcome =
           optimizer.Step(1e-2, at::full({}, bad_loss ? std::numeric_limits<float>::quiet_NaN() : 1.5f));
+      zeros.push_back(outcome.num_zeros.item<double>());
+      params_norms.push_back(outcome.params_norm.item<double>());
       norms.push_back(outcome.grad_norm.item<float>());
       skipped.push_back(outcome.skipped.item<float>());
     }
+    std::map<std::string, at::Tensor> weights;  // of the handles
+    for (const auto& [group, shares] : SharesByGroup(store)) {
+      const nn::ParamPtr param = store.Handle(group);
+      weights[group] = param->Acquire().to(at::kFloat).clone();
+      param->Release();
+    }
     std::lock_guard lock(mutex);
-    reports.insert(absl::StrCat(absl::StrJoin(norms, " "), "; ", absl::StrJoin(skipped, " ")));
+    reports.insert(absl::StrCat(absl::StrJoin(norms, " "), "; ", absl::StrJoin(skipped, " "), "; ",
+                                absl::StrJoin(zeros, " "), "; ", absl::StrJoin(params_norms, " ")));
+    result.zeros = zeros;
+    result.params_norms = params_norms;
     result.norms = norms;
     result.skipped = skipped;
     result.updates = optimizer.updates().item<float>();
@@ -154,10 +182,7 @@ TrainingRun Train(const TrainOptions& options) {
       for (size_t dim = 0; dim < share.box.start.size(); ++dim) {
         box = box.narrow(static_cast<int64_t>(dim), share.box.start[dim], share.box.extent[dim]);
       }
-      const at::Tensor part = store.buckets()[share.bucket]
-                                  .weights.narrow(0, share.offset, share.elements)
-                                  .view(share.box.extent)
-                                  .to(at::kFloat);
+      const at::Tensor part = PartOf(weights.at(share.spec->fuse_group.name), share).view(share.box.extent);
       if (!box.isnan().any().item<bool>()) {
         EXPECT_TRUE(at::equal(box, part)) << share.spec->name << ": replicas differ";
       }
@@ -176,7 +201,8 @@ std::map<std::string, std::vector<double>> Reference(const AdamWOptions& options
   for (const arch::ParamSpec& spec : Table()) {
     if (spec.tied_to.has_value()) continue;
     std::vector<float> drawn(spec.NumElements());
-    parallel::DrawInitialWeights(spec, 7, std::vector<int64_t>(spec.shape.size(), 0), spec.shape, drawn.data());
+    parallel::DrawInitialWeights(spec, 7, std::vector<int64_t>(spec.shape.size(), 0), spec.shape, 0, spec.NumElements(),
+                                 drawn.data());
     weights[spec.name].assign(drawn.begin(), drawn.end());
     m[spec.name].resize(drawn.size());
     v[spec.name].resize(drawn.size());
@@ -225,25 +251,42 @@ TEST(AdamW, FollowsTorch) {
   }
 }
 
+constexpr std::array<arch::Sharding, 4> kShardings = {arch::Sharding::kNoShard, arch::Sharding::kOptim,
+                                                      arch::Sharding::kOptimGrads, arch::Sharding::kOptimGradsParams};
+
 TEST(AdamW, ShardedStateEqualsReplicatedBitForBit) {
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
-    const TrainingRun sharded = Train({.sizes = {.dp = 3}, .shard = true, .dtype = dtype});
-    const TrainingRun replicated = Train({.sizes = {.dp = 3}, .shard = false, .dtype = dtype});
-    EXPECT_EQ(sharded.norms, replicated.norms);
-    for (const auto& [name, weight] : sharded.weights)
-      EXPECT_TRUE(at::equal(weight, replicated.weights.at(name))) << name;
+    const TrainingRun replicated = Train({.sizes = {.dp = 3}, .sharding = arch::Sharding::kNoShard, .dtype = dtype});
+    for (const arch::Sharding sharding : kShardings) {
+      const TrainingRun sharded = Train({.sizes = {.dp = 3}, .sharding = sharding, .dtype = dtype});
+      EXPECT_EQ(sharded.norms, replicated.norms) << ShardingName(sharding);
+      EXPECT_EQ(sharded.zeros, replicated.zeros) << ShardingName(sharding);
+      for (const auto& [name, weight] : sharded.weights)
+        EXPECT_TRUE(at::equal(weight, replicated.weights.at(name))) << name << " " << ShardingName(sharding);
+    }
   }
 }
 
 TEST(AdamW, TheNormCountsEverythingOnceOnAnyLayout) {
   const TrainingRun one = Train({});
+  double squares = 0, zeros = 0;
+  for (const auto& [name, weight] : one.weights) {
+    squares += weight.square().sum().item<double>();
+    for (int64_t i = 0; i < weight.numel(); ++i) zeros += GradientOf(name, i, 2) == 0;
+  }
+  EXPECT_NEAR(one.params_norms[2] / std::sqrt(squares), 1.0, 1e-6);
+  EXPECT_EQ(one.zeros[2], zeros);
+  EXPECT_GT(zeros, 0);
   for (const topology::MeshSizes sizes :
        {topology::MeshSizes{.tp = 2}, topology::MeshSizes{.tp = 4}, topology::MeshSizes{.pp = 2},
         topology::MeshSizes{.tp = 4, .dp = 2, .pp = 2}}) {
-    for (const bool shard : {true, false}) {
-      const TrainingRun run = Train({.sizes = sizes, .shard = shard});
-      for (size_t i = 0; i < one.norms.size(); ++i)
+    for (const arch::Sharding sharding : kShardings) {
+      const TrainingRun run = Train({.sizes = sizes, .sharding = sharding});
+      EXPECT_EQ(run.zeros, one.zeros) << MeshText(sizes) << " " << ShardingName(sharding);
+      for (size_t i = 0; i < one.norms.size(); ++i) {
         EXPECT_NEAR(run.norms[i] / one.norms[i], 1.0, 1e-6) << MeshText(sizes);
+        EXPECT_NEAR(run.params_norms[i] / one.params_norms[i], 1.0, 1e-6) << MeshText(sizes);
+      }
       for (const auto& [name, weight] : run.weights) {
         const at::Tensor& expected = one.weights.at(name == "head" ? "embed" : name);
         EXPECT_LT((weight - expected).abs().max().item<float>(), 1e-6) << name << " on " << MeshText(sizes);

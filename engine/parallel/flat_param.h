@@ -1,5 +1,5 @@
-// The ParamHandle of a fuse group in the flat store: views of its bucket, and the state of its gradient in this step.
-// Thread-safety: see ParamHandle.
+// The ParamHandle of a fuse group in the flat store. It knows its name and its number; where its weight and its
+// gradient are at the moment is the store's business. Thread-safety: see ParamHandle.
 #ifndef SLIPWAY_ENGINE_PARALLEL_FLAT_PARAM_H_
 #define SLIPWAY_ENGINE_PARALLEL_FLAT_PARAM_H_
 
@@ -9,45 +9,42 @@
 
 namespace slipway::engine::parallel {
 
-class FlatParam;
-
-// Told when the last registered use of a parameter has ended.
-class GradListener {
+// What a handle asks of its store; groups by their number in the plan.
+class ParamHost {
  public:
-  virtual ~GradListener() = default;
-  virtual void UsesEnded(const FlatParam& param) = 0;
+  virtual ~ParamHost() = default;
+  virtual at::Tensor AcquireWeight(int group) = 0;
+  virtual void ReleaseWeight(int group) = 0;
+  virtual void RegisterUse(int group) = 0;
+  virtual nn::GradTarget BeginGrad(int group) = 0;
+  virtual void EndGrad(int group) = 0;
 };
 
 class FlatParam final : public nn::ParamHandle {
  public:
-  // main_grad is undefined for a frozen parameter. `listener` may be null.
-  FlatParam(std::string name, int bucket, at::Tensor weight, at::Tensor main_grad, GradListener* listener);
+  FlatParam(std::string name, int group, bool requires_grad, ParamHost* host)
+      : name_(std::move(name)), group_(group), requires_grad_(requires_grad), host_(host) {}
 
   const std::string& name() const override { return name_; }
-  bool requires_grad() const override { return main_grad_.defined(); }
-  at::Tensor Acquire() override { return weight_; }
-  void Release() override {}
-  void RegisterUse() override { ++pending_uses_; }
-  nn::GradTarget BeginGrad() override;
-  void EndGrad() override;
+  bool requires_grad() const override { return requires_grad_; }
+  at::Tensor Acquire() override { return Host().AcquireWeight(group_); }
+  void Release() override {
+    if (host_ != nullptr) host_->ReleaseWeight(group_);
+  }
+  void RegisterUse() override { Host().RegisterUse(group_); }
+  nn::GradTarget BeginGrad() override { return Host().BeginGrad(group_); }
+  void EndGrad() override { Host().EndGrad(group_); }
 
-  int bucket() const { return bucket_; }
-  // A new step: the gradient is stale and no use is open.
-  void BeginStep();
-  // No more gradients in this step: zero if there was none. Another BeginGrad is an error.
-  void Seal();
-  // The store is gone.
-  void Detach() { listener_ = nullptr; }
+  // The store is gone: all but Release throw from now on.
+  void Detach() { host_ = nullptr; }
 
  private:
+  ParamHost& Host() const;
+
   std::string name_;
-  int bucket_;
-  at::Tensor weight_;
-  at::Tensor main_grad_;
-  GradListener* listener_;
-  int pending_uses_ = 0;
-  bool stale_ = true;
-  bool sealed_ = false;
+  int group_;
+  bool requires_grad_;
+  ParamHost* host_;
 };
 
 }  // namespace slipway::engine::parallel

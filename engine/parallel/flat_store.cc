@@ -4,6 +4,7 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
@@ -12,46 +13,59 @@
 
 #include "common/status_macros.h"
 #include "engine/parallel/flat_param.h"
+#include "engine/parallel/gradient_buffers.h"
 #include "engine/parallel/initial_weights.h"
+#include "engine/parallel/weight_buffers.h"
 
 namespace slipway::engine::parallel {
 namespace {
 
 // A wrapping sum of (bits + 1) × an odd factor that differs from element to element; the order of the sum does not
-// matter.
+// matter, so slices of a bucket add up to the bucket.
 constexpr int64_t kChecksumChunk = int64_t{1} << 22;
 constexpr int64_t kChecksumFactor = static_cast<int64_t>(0x9E3779B97F4A7C15ull);
 
-at::Tensor ChecksumOfWeights(const at::Tensor& weights) {
+at::Tensor ChecksumOfWeights(const at::Tensor& weights, int64_t first) {
   const at::ScalarType bits = weights.scalar_type() == at::kFloat ? at::kInt : at::kShort;
   at::Tensor sum = at::zeros({}, weights.options().dtype(at::kLong));
   for (int64_t begin = 0; begin < weights.numel(); begin += kChecksumChunk) {
     const int64_t count = std::min(kChecksumChunk, weights.numel() - begin);
     const at::Tensor values = weights.narrow(0, begin, count).view(bits).to(at::kLong).add_(1);
-    const at::Tensor factors = at::arange(begin, begin + count, values.options()).mul_(kChecksumFactor).bitwise_or_(1);
+    const at::Tensor factors =
+        at::arange(first + begin, first + begin + count, values.options()).mul_(kChecksumFactor).bitwise_or_(1);
     sum.add_(values.mul_(factors).sum());
   }
   return sum;
 }
 
-class BucketStore final : public FlatStore, public GradListener {
+class BucketStore final : public FlatStore, public ParamHost {
  public:
-  BucketStore(std::vector<arch::ParamSpec> table, BucketPlan plan, const comm::ParallelGroups& groups,
+  BucketStore(std::vector<arch::ParamSpec> table, arch::BucketPlan plan, const comm::ParallelGroups& groups,
               const FlatStoreOptions& options)
-      : table_(std::move(table)), plan_(std::move(plan)), groups_(groups), options_(options) {
+      : table_(std::move(table)),
+        plan_(std::move(plan)),
+        groups_(groups),
+        options_(options),
+        sharding_(groups_.dp_cp->size() > 1 ? options.sharding : arch::Sharding::kNoShard) {
     for (int b = 0; b < static_cast<int>(plan_.buckets.size()); ++b) buckets_.push_back(MakeBucket(b));
-    for (const PlannedGroup& group : plan_.groups) params_.push_back(MakeParam(group));
-    groups_in_bucket_.resize(buckets_.size(), 0);
-    for (const PlannedGroup& group : plan_.groups) groups_in_bucket_[group.bucket] += buckets_[group.bucket].trainable;
-    open_groups_ = groups_in_bucket_;
-    reductions_.resize(buckets_.size());
-    for (const PlannedGroup& group : plan_.groups) {
-      for (const PlannedShare& share : group.shares) shares_.push_back(MakeShare(group, share));
+    for (const arch::PlannedGroup& group : plan_.groups) {
+      const int index = static_cast<int>(params_.size());
+      params_.push_back(c10::make_intrusive<FlatParam>(group.name, index, buckets_[group.bucket].trainable, this));
+      for (const arch::PlannedShare& share : group.shares) shares_.push_back(MakeShare(group, share));
     }
+    weights_ = std::make_unique<WeightBuffers>(plan_, buckets_, groups_.dp_cp,
+                                               WeightBuffers::Options{.sharded = ShardsParameters(sharding_),
+                                                                      .gather = ShardsOptimizer(sharding_),
+                                                                      .overlap = options_.overlap_param_gather});
+    const auto make_gradients = ShardsGradients(sharding_) ? MakeStagedGradients : MakeResidentGradients;
+    gradients_ = make_gradients(plan_, buckets_, groups_.dp_cp,
+                                {.sharded = ShardsOptimizer(sharding_),
+                                 .overlap = options_.overlap_grad_reduce,
+                                 .reduce_in_fp32 = options_.grad_reduce_in_fp32});
     for (int b = 0; b < static_cast<int>(buckets_.size()); ++b) {
       if (!buckets_[b].trainable) continue;
-      const ElementRange slice{buckets_[b].shard_begin, buckets_[b].shard_begin + buckets_[b].shard_elements};
-      for (const TpSumRange& range : TpSumRanges(plan_, b, slice)) tp_sums_[range.ranks].push_back(range);
+      const arch::ElementRange slice{buckets_[b].shard_begin, buckets_[b].shard_begin + buckets_[b].shard_elements};
+      for (const arch::TpSumRange& range : TpSumRanges(plan_, b, slice)) tp_sums_[range.ranks].push_back(range);
     }
   }
 
@@ -64,7 +78,10 @@ class BucketStore final : public FlatStore, public GradListener {
     return found == plan_.group_of_name.end() ? nn::ParamPtr() : nn::ParamPtr(params_[found->second]);
   }
   const std::vector<LogicalShare>& shares() const override { return shares_; }
-  std::vector<Bucket>& buckets() override { return buckets_; }
+  std::vector<Bucket>& buckets() override {
+    weights_->Settle();
+    return buckets_;
+  }
   const FlatStoreOptions& options() const override { return options_; }
 
   std::vector<OwnedRange> owned_ranges() const override {
@@ -79,36 +96,62 @@ class BucketStore final : public FlatStore, public GradListener {
     return owned;
   }
 
+  StoreBytes Bytes() const override {
+    StoreBytes bytes;
+    const auto size = [](const at::Tensor& tensor) {
+      return tensor.defined() ? static_cast<int64_t>(tensor.nbytes()) : int64_t{0};
+    };
+    for (const Bucket& bucket : buckets_) {
+      const bool own_master = bucket.master.defined() && options_.compute_dtype != at::kFloat;
+      bytes.weights += size(bucket.weights);
+      bytes.gradients += size(bucket.main_grads);
+      bytes.optimizer += (own_master ? size(bucket.master) : 0) + size(bucket.exp_avg) + size(bucket.exp_avg_sq);
+    }
+    bytes.peak_gathered = weights_->peak_gathered_bytes();
+    bytes.peak_staging = gradients_->peak_staging_bytes();
+    return bytes;
+  }
+
+  // Draws what this rank holds and no more.
   void InitializeWeights(uint64_t seed) override {
     at::NoGradGuard no_grad;
-    for (int b = 0; b < static_cast<int>(buckets_.size()); ++b) {
-      Bucket& bucket = buckets_[b];
-      const at::Tensor host = at::zeros({plan_.buckets[b].elements}, at::kFloat);
-      for (const LogicalShare& share : shares_) {
-        if (share.bucket != b) continue;
-        DrawInitialWeights(Origin(*share.spec), seed, share.box.start, share.box.extent,
-                           host.data_ptr<float>() + share.offset);
-      }
-      bucket.weights.copy_(host);
-      if (bucket.trainable) bucket.master.copy_(host.narrow(0, bucket.shard_begin, bucket.shard_elements));
+    weights_->Settle();
+    for (Bucket& bucket : buckets_) bucket.weights.zero_();
+    for (const LogicalShare& share : shares_) {
+      const Bucket& bucket = buckets_[share.bucket];
+      const int64_t first = ShardsParameters(sharding_) ? bucket.shard_begin : 0;
+      const int64_t begin = std::max(share.offset, first);
+      const int64_t end = std::min(share.offset + share.elements, first + bucket.weights.numel());
+      if (begin >= end) continue;
+      const at::Tensor host = at::empty({end - begin}, at::kFloat);
+      DrawInitialWeights(Origin(*share.spec), seed, share.box.start, share.box.extent, begin - share.offset,
+                         end - share.offset, host.data_ptr<float>());
+      bucket.weights.narrow(0, begin - first, end - begin).copy_(host);
+      if (!bucket.trainable || options_.compute_dtype == at::kFloat) continue;
+      // The master weights are what was drawn, not what was rounded.
+      const int64_t own_begin = std::max(begin, bucket.shard_begin);
+      const int64_t own_end = std::min(end, bucket.shard_begin + bucket.shard_elements);
+      if (own_begin >= own_end) continue;
+      at::Tensor master = bucket.master.narrow(0, own_begin - bucket.shard_begin, own_end - own_begin);
+      master.copy_(host.narrow(0, own_begin - begin, own_end - own_begin));
     }
+    if (ShardsParameters(sharding_)) weights_->SlicesChanged();
   }
 
-  void BeginStep() override {
-    for (const auto& param : params_) param->BeginStep();
-    open_groups_ = groups_in_bucket_;
-    next_reduction_ = 0;
-    last_micro_batch_ = false;
-  }
+  void BeginStep() override { gradients_->BeginStep(); }
 
-  void BeginLastMicroBatch() override { last_micro_batch_ = true; }
+  void BeginLastBackward(const std::vector<arch::Piece>& pieces) override {
+    std::vector<int> groups;
+    for (int index = 0; index < static_cast<int>(plan_.groups.size()); ++index) {
+      const arch::Piece& piece = table_[plan_.groups[index].shares[0].spec].piece;
+      if (std::find(pieces.begin(), pieces.end(), piece) != pieces.end()) groups.push_back(index);
+    }
+    gradients_->BeginLastBackward(groups);
+  }
 
   void FinishGradients() override {
     at::NoGradGuard no_grad;
-    while (next_reduction_ < static_cast<int>(buckets_.size())) BeginReduction();
-    for (comm::WorkPtr& reduction : reductions_) {
-      if (reduction != nullptr) std::exchange(reduction, nullptr)->Wait();
-    }
+    gradients_->Finish();
     SumOverTensorRanks();
     for (int b = 0; b < static_cast<int>(buckets_.size()); ++b) {
       if (!plan_.buckets[b].tied_across_stages || !buckets_[b].trainable) continue;
@@ -119,55 +162,72 @@ class BucketStore final : public FlatStore, public GradListener {
   void PublishWeights() override {
     at::NoGradGuard no_grad;
     if (options_.compute_dtype != at::kFloat) {
-      for (Bucket& bucket : buckets_) {
+      for (Bucket& bucket : buckets()) {
         if (bucket.trainable) bucket.weight_slice().copy_(bucket.master);
       }
     }
     GatherWeights();
   }
 
-  void GatherWeights() override {
-    if (!options_.shard_optimizer || groups_.dp_cp->size() == 1) return;
-    std::vector<comm::WorkPtr> works;
-    for (Bucket& bucket : buckets_) {
-      if (bucket.trainable) works.push_back(groups_.dp_cp->AllGather(bucket.weights, bucket.weight_slice()));
-    }
-    for (comm::WorkPtr& work : works) work->Wait();
-  }
+  void GatherWeights() override { weights_->SlicesChanged(); }
 
   void AdoptWeights() override {
     at::NoGradGuard no_grad;
-    for (Bucket& bucket : buckets_) {
+    for (Bucket& bucket : buckets()) {
       if (bucket.trainable) bucket.master.copy_(bucket.weight_slice());
     }
   }
 
   uint64_t WeightsChecksum() override {
     at::NoGradGuard no_grad;
+    if (buckets_.empty()) return 1;  // a stage without layers
+    std::vector<at::Tensor> sums;
+    for (const Bucket& bucket : buckets()) {
+      sums.push_back(ChecksumOfWeights(bucket.weights, ShardsParameters(sharding_) ? bucket.shard_begin : 0));
+    }
+    at::Tensor all = at::stack(sums);
+    if (ShardsParameters(sharding_)) {
+      const at::Tensor parts = at::empty({groups_.dp_cp->size(), all.numel()}, all.options());
+      groups_.dp_cp->AllGather(parts, all)->Wait();
+      all = parts.sum(0);
+    }
+    all = all.cpu();
     uint64_t checksum = 0;
-    for (const Bucket& bucket : buckets_) {
-      const auto sum = static_cast<uint64_t>(ChecksumOfWeights(bucket.weights).item<int64_t>());
-      checksum = (checksum ^ sum) * 0x100000001B3ull + 1;
+    for (int64_t b = 0; b < all.numel(); ++b) {
+      checksum = (checksum ^ static_cast<uint64_t>(all[b].item<int64_t>())) * 0x100000001B3ull + 1;
     }
     return checksum == 0 ? 1 : checksum;
   }
 
+  at::Tensor AcquireWeight(int group) override { return weights_->Acquire(group); }
+  void ReleaseWeight(int group) override { weights_->Release(group); }
+  void RegisterUse(int group) override { gradients_->RegisterUse(group); }
+  nn::GradTarget BeginGrad(int group) override { return gradients_->BeginGrad(group); }
+  void EndGrad(int group) override { gradients_->EndGrad(group); }
+
  private:
   Bucket MakeBucket(int index) const {
-    const PlannedBucket& planned = plan_.buckets[index];
+    const arch::PlannedBucket& planned = plan_.buckets[index];
     const int shard = groups_.dp_cp->rank();
+    const int64_t own = plan_.ShardElements(index);
     const at::TensorOptions fp32 = at::TensorOptions().dtype(at::kFloat).device(options_.device);
     Bucket bucket;
-    bucket.weights = at::zeros({planned.elements}, fp32.dtype(options_.compute_dtype));
     bucket.trainable = planned.trainable && !options_.weights_only;
-    const bool sharded = options_.shard_optimizer && bucket.trainable;
-    bucket.shard_elements = sharded ? plan_.ShardElements(index) : planned.elements;
-    bucket.shard_begin = sharded ? shard * bucket.shard_elements : 0;
-    bucket.weight_decay = planned.weight_decay;
-    bucket.tp_replicated = planned.tp_replicated;
-    bucket.counted = CountedRanges(plan_, index, shard);
+    // What is not trained has no slices, unless it is cut itself.
+    const bool sharded = bucket.trainable ? ShardsOptimizer(sharding_) : ShardsParameters(sharding_);
+    bucket.shard_elements = sharded ? own : planned.elements;
+    bucket.shard_begin = sharded ? shard * own : 0;
+    bucket.decay_elements = std::clamp<int64_t>(planned.decay_elements - bucket.shard_begin, 0, bucket.shard_elements);
+    int64_t in_ranges = 0;
+    for (const arch::ElementRange& range : CountedRanges(plan_, index, shard)) {
+      bucket.counted.push_back({range.begin - bucket.shard_begin, range.end - bucket.shard_begin});
+      in_ranges += range.size();
+    }
+    bucket.counted_gaps = in_ranges - CountedElements(plan_, index, shard);
+    bucket.weights =
+        at::zeros({ShardsParameters(sharding_) ? own : planned.elements}, fp32.dtype(options_.compute_dtype));
     if (!bucket.trainable) return bucket;
-    bucket.main_grads = at::zeros({planned.elements}, fp32);
+    bucket.main_grads = at::zeros({ShardsGradients(sharding_) ? own : planned.elements}, fp32);
     bucket.master =
         options_.compute_dtype == at::kFloat ? bucket.weight_slice() : at::zeros({bucket.shard_elements}, fp32);
     bucket.exp_avg = at::zeros({bucket.shard_elements}, fp32);
@@ -175,16 +235,7 @@ class BucketStore final : public FlatStore, public GradListener {
     return bucket;
   }
 
-  c10::intrusive_ptr<FlatParam> MakeParam(const PlannedGroup& group) {
-    const Bucket& bucket = buckets_[group.bucket];
-    const auto view = [&](const at::Tensor& flat) {
-      return flat.narrow(0, group.offset, group.Elements()).view(group.shape);
-    };
-    return c10::make_intrusive<FlatParam>(group.name, group.bucket, view(bucket.weights),
-                                          bucket.trainable ? view(bucket.main_grads) : at::Tensor(), this);
-  }
-
-  LogicalShare MakeShare(const PlannedGroup& group, const PlannedShare& share) const {
+  LogicalShare MakeShare(const arch::PlannedGroup& group, const arch::PlannedShare& share) const {
     return {.spec = &table_[share.spec],
             .box = {share.start, share.extent},
             .bucket = group.bucket,
@@ -199,35 +250,13 @@ class BucketStore final : public FlatStore, public GradListener {
                          [&](const arch::ParamSpec& other) { return other.name == *spec.tied_to; });
   }
 
-  // A bucket whose gradients are complete is reduced while the backward goes on. Buckets are reduced in the order of
-  // their numbers, whatever the order in which they become ready: the order is the same on all ranks.
-  void UsesEnded(const FlatParam& param) override {
-    if (!last_micro_batch_) return;
-    --open_groups_[param.bucket()];
-    if (groups_.dp_cp->size() == 1) return;
-    at::NoGradGuard no_grad;
-    while (next_reduction_ < static_cast<int>(buckets_.size()) && open_groups_[next_reduction_] <= 0) BeginReduction();
-  }
-
-  void BeginReduction() {
-    const int index = next_reduction_++;
-    const Bucket& bucket = buckets_[index];
-    if (!bucket.trainable) return;
-    for (const auto& param : params_) {
-      if (param->bucket() == index) param->Seal();
-    }
-    if (groups_.dp_cp->size() == 1) return;
-    reductions_[index] = options_.shard_optimizer ? groups_.dp_cp->ReduceScatter(bucket.grad_slice(), bucket.main_grads,
-                                                                                 comm::ReduceOp::kSum)
-                                                  : groups_.dp_cp->AllReduce(bucket.main_grads, comm::ReduceOp::kSum);
-  }
-
   // Copies of a parameter on several TP ranks that see only their own heads or tokens. All ranges go in one message.
   void SumOverTensorRanks() {
     for (const auto& [ranks, ranges] : tp_sums_) {
       std::vector<at::Tensor> parts;
-      for (const TpSumRange& range : ranges) {
-        parts.push_back(buckets_[range.bucket].main_grads.narrow(0, range.range.begin, range.range.size()));
+      for (const arch::TpSumRange& range : ranges) {
+        const Bucket& bucket = buckets_[range.bucket];
+        parts.push_back(bucket.grad_slice().narrow(0, range.range.begin - bucket.shard_begin, range.range.size()));
       }
       const at::Tensor sum = SumOfNeighbours(at::cat(parts), ranks);
       int64_t offset = 0;
@@ -253,19 +282,16 @@ class BucketStore final : public FlatStore, public GradListener {
   }
 
   std::vector<arch::ParamSpec> table_;
-  BucketPlan plan_;
+  arch::BucketPlan plan_;
   comm::ParallelGroups groups_;
   FlatStoreOptions options_;
+  arch::Sharding sharding_;
   std::vector<Bucket> buckets_;
   std::vector<c10::intrusive_ptr<FlatParam>> params_;  // by the plan's groups
   std::vector<LogicalShare> shares_;
-  std::map<int, std::vector<TpSumRange>> tp_sums_;  // by the number of ranks in a sum
-
-  std::vector<int> groups_in_bucket_;  // those that are trained
-  std::vector<int> open_groups_;       // by bucket: groups whose last use has not ended
-  std::vector<comm::WorkPtr> reductions_;
-  int next_reduction_ = 0;
-  bool last_micro_batch_ = false;
+  std::map<int, std::vector<arch::TpSumRange>> tp_sums_;  // by the number of ranks in a sum
+  std::unique_ptr<WeightBuffers> weights_;
+  std::unique_ptr<GradientBuffers> gradients_;
 };
 
 }  // namespace
@@ -276,14 +302,15 @@ absl::StatusOr<std::unique_ptr<FlatStore>> FlatStore::Create(std::vector<arch::P
                                                              const comm::ParallelGroups& groups,
                                                              const FlatStoreOptions& options) {
   const topology::Coordinates at = mesh.CoordinatesOf(rank);
-  SLIPWAY_ASSIGN_OR_RETURN(BucketPlan plan,
-                           PlanBuckets(table, pieces,
-                                       {.tp = {.rank = at.tp,
-                                               .size = mesh.sizes().tp,
-                                               .make_vocab_size_divisible_by = options.make_vocab_size_divisible_by},
-                                        .shards = groups.dp_cp->size(),
-                                        .bucket_elements = options.bucket_elements,
-                                        .sequence_parallel = options.sequence_parallel}));
+  SLIPWAY_ASSIGN_OR_RETURN(
+      arch::BucketPlan plan,
+      arch::PlanBuckets(table, pieces,
+                        {.tp = {.rank = at.tp,
+                                .size = mesh.sizes().tp,
+                                .make_vocab_size_divisible_by = options.make_vocab_size_divisible_by},
+                         .shards = groups.dp_cp->size(),
+                         .bucket_elements = options.bucket_elements,
+                         .sequence_parallel = options.sequence_parallel}));
   return std::make_unique<BucketStore>(std::move(table), std::move(plan), groups, options);
 }
 

@@ -48,6 +48,9 @@ std::vector<arch::Piece> PiecesOf(const arch::ModelArch& arch, int pp, int stage
   return pieces;
 }
 
+constexpr std::array<arch::Sharding, 4> kShardings = {arch::Sharding::kNoShard, arch::Sharding::kOptim,
+                                                      arch::Sharding::kOptimGrads, arch::Sharding::kOptimGradsParams};
+
 struct Rank {
   topology::Coordinates at;
   comm::ParallelGroups groups;
@@ -81,6 +84,12 @@ std::set<std::string> GroupNames(FlatStore& store) {
   return names;
 }
 
+std::vector<arch::Piece> AllPieces(FlatStore& store) {
+  std::vector<arch::Piece> pieces;
+  for (const LogicalShare& share : store.shares()) pieces.push_back(share.spec->piece);
+  return pieces;
+}
+
 void GiveGradient(nn::ParamHandle& param, float value) {
   param.RegisterUse();
   nn::GradTarget target = param.BeginGrad();
@@ -95,25 +104,28 @@ void GiveGradient(nn::ParamHandle& param, float value) {
 TEST(InitialWeights, DoNotDependOnTheBox) {
   arch::ParamSpec spec{.name = "w", .shape = {5, 7}, .init = {arch::Init::Kind::kNormal, 0.5}};
   std::vector<float> whole(35), part(6);
-  DrawInitialWeights(spec, 3, {0, 0}, {5, 7}, whole.data());
-  DrawInitialWeights(spec, 3, {1, 2}, {2, 3}, part.data());
+  DrawInitialWeights(spec, 3, {0, 0}, {5, 7}, 0, 35, whole.data());
+  DrawInitialWeights(spec, 3, {1, 2}, {2, 3}, 0, 6, part.data());
   for (int row = 0; row < 2; ++row) {
     for (int column = 0; column < 3; ++column) {
       EXPECT_EQ(part[row * 3 + column], whole[(row + 1) * 7 + column + 2]);
     }
   }
+  std::vector<float> middle(3);  // of the box, over the end of a row
+  DrawInitialWeights(spec, 3, {1, 2}, {2, 3}, 2, 5, middle.data());
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(middle[i], part[2 + i]);
   std::vector<float> other(35);
-  DrawInitialWeights(spec, 4, {0, 0}, {5, 7}, other.data());
+  DrawInitialWeights(spec, 4, {0, 0}, {5, 7}, 0, 35, other.data());
   EXPECT_NE(whole, other);
   spec.name = "v";
-  DrawInitialWeights(spec, 3, {0, 0}, {5, 7}, other.data());
+  DrawInitialWeights(spec, 3, {0, 0}, {5, 7}, 0, 35, other.data());
   EXPECT_NE(whole, other);
 }
 
 TEST(InitialWeights, HaveTheirSpread) {
   const arch::ParamSpec spec{.name = "w", .shape = {100, 1000}, .init = {arch::Init::Kind::kNormal, 0.02}};
   std::vector<float> values(100000);
-  DrawInitialWeights(spec, 1, {0, 0}, {100, 1000}, values.data());
+  DrawInitialWeights(spec, 1, {0, 0}, {100, 1000}, 0, 100000, values.data());
   double sum = 0, squares = 0;
   for (float v : values) {
     sum += v;
@@ -132,7 +144,7 @@ TEST(FlatStore, EveryLayoutHasTheSameWeights) {
         arch::ParamSpec origin = *share.spec;
         if (origin.tied_to.has_value()) origin.name = *origin.tied_to;
         std::vector<float> expected(share.elements);
-        DrawInitialWeights(origin, 11, share.box.start, share.box.extent, expected.data());
+        DrawInitialWeights(origin, 11, share.box.start, share.box.extent, 0, share.elements, expected.data());
         const at::Tensor drawn = at::from_blob(expected.data(), {share.elements}, at::kFloat);
         EXPECT_TRUE(at::equal(ViewOf(*rank.store, share, &Bucket::weights), drawn.to(at::kBFloat16))) << origin.name;
       }
@@ -148,14 +160,14 @@ TEST(FlatStore, EveryLayoutHasTheSameWeights) {
 }
 
 TEST(FlatStore, GradientsAreSummedOverReplicasWithAndWithoutSharding) {
-  for (const bool shard : {true, false}) {
-    OnMesh({.dp = 3}, TinyArch(false), {.shard_optimizer = shard, .bucket_elements = 2000}, [](Rank& rank) {
+  for (const arch::Sharding sharding : kShardings) {
+    OnMesh({.dp = 3}, TinyArch(false), {.sharding = sharding, .bucket_elements = 2000}, [](Rank& rank) {
       FlatStore& store = *rank.store;
       ASSERT_GT(store.buckets().size(), 3u);
       for (int step = 0; step < 2; ++step) {
         store.BeginStep();
         for (int micro_batch = 0; micro_batch < 2; ++micro_batch) {
-          if (micro_batch == 1) store.BeginLastMicroBatch();
+          if (micro_batch == 1) store.BeginLastBackward(AllPieces(store));
           for (const std::string& name : GroupNames(store)) {  // not the order of a backward
             if (name == "final_norm") continue;
             GiveGradient(*store.Handle(name), 1.0f + static_cast<float>(rank.at.dp));
@@ -190,7 +202,7 @@ TEST(FlatStore, ReductionsHaveOneOrder) {
            FlatStore& store = *rank.store;
            const std::set<std::string> names = GroupNames(store);
            store.BeginStep();
-           store.BeginLastMicroBatch();
+           store.BeginLastBackward(AllPieces(store));
            if (rank.at.dp == 0) {
              for (const std::string& name : names) GiveGradient(*store.Handle(name), 1.0f);
              before_finish = recorders[0]->log.size();
@@ -209,7 +221,7 @@ TEST(FlatStore, CopiesOnTensorRanksAndStagesAreSummed) {
   OnMesh({.tp = 4, .dp = 2, .pp = 2}, TinyArch(true), {}, [](Rank& rank) {
     FlatStore& store = *rank.store;
     store.BeginStep();
-    store.BeginLastMicroBatch();
+    store.BeginLastBackward(AllPieces(store));
     const float mine = 1.0f + static_cast<float>(rank.at.tp) + 10.0f * static_cast<float>(rank.at.dp) +
                        100.0f * static_cast<float>(rank.at.pp);
     for (const std::string& name : GroupNames(store)) GiveGradient(*store.Handle(name), mine);
@@ -241,7 +253,7 @@ TEST(FlatStore, ATiedUseOnTheSameRankIsReadyAfterBothUses) {
     EXPECT_EQ(embedding.get(), store.Handle("output_layer").get());
     EXPECT_FALSE(store.Handle("layers.7.mlp.down").defined());
     store.BeginStep();
-    store.BeginLastMicroBatch();
+    store.BeginLastBackward(AllPieces(store));
     embedding->RegisterUse();
     embedding->RegisterUse();
     embedding->BeginGrad().main_grad.fill_(1.0);
@@ -268,7 +280,7 @@ TEST(FlatStore, FrozenParametersHaveNoState) {
     EXPECT_TRUE(store->Handle("final_norm")->requires_grad());
     for (const Bucket& bucket : store->buckets()) EXPECT_EQ(bucket.main_grads.defined(), bucket.trainable);
     store->BeginStep();
-    store->BeginLastMicroBatch();
+    store->BeginLastBackward(AllPieces(*store));
     store->FinishGradients();
     store->PublishWeights();
     store->AdoptWeights();
@@ -322,6 +334,56 @@ TEST(FlatStore, ChecksumSeesOneBitAndNoLayoutOfReplicas) {
     EXPECT_NE(before, 0u);
   });
   EXPECT_EQ(checksums.size(), 1u);
+}
+
+TEST(FlatStore, ChecksumDoesNotDependOnSharding) {
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    std::mutex mutex;
+    std::set<uint64_t> checksums;
+    for (const arch::Sharding sharding : kShardings) {
+      OnMesh({.dp = 3}, TinyArch(true), {.compute_dtype = dtype, .sharding = sharding, .bucket_elements = 2000},
+             [&](Rank& rank) {
+               rank.store->InitializeWeights(5);
+               const uint64_t checksum = rank.store->WeightsChecksum();
+               std::lock_guard lock(mutex);
+               checksums.insert(checksum);
+             });
+    }
+    EXPECT_EQ(checksums.size(), 1u);
+  }
+}
+
+TEST(FlatStore, ShardedParametersAreWholeInUseFrozenOnesToo) {
+  ASSERT_OK_AND_ASSIGN(const topology::Mesh mesh, topology::Mesh::Create({.dp = 2}));
+  std::vector<arch::ParamSpec> table = arch::BuildParamTable(TinyArch(false));
+  for (arch::ParamSpec& spec : table) spec.trainable = spec.piece.kind == arch::Piece::Kind::kHead;
+  comm::RunRanks(2, [&](int rank, comm::GroupFactory& factory) {
+    const comm::ParallelGroups groups = MakeParallelGroups(mesh, rank, factory);
+    ASSERT_OK_AND_ASSIGN(auto store,
+                         FlatStore::Create(table, PiecesOf(TinyArch(false), 1, 0), mesh, rank, groups,
+                                           {.sharding = arch::Sharding::kOptimGradsParams, .bucket_elements = 2000}));
+    store->InitializeWeights(5);
+    int64_t whole = 0, held = store->Bytes().weights;
+    for (const LogicalShare& share : store->shares()) {
+      if (share.spec->fuse_group.index > 0) continue;
+      nn::ParamPtr param = store->Handle(share.spec->fuse_group.name);
+      const at::Tensor weight = param->Acquire();
+      whole += static_cast<int64_t>(weight.nbytes());
+      std::vector<float> expected(share.elements);
+      DrawInitialWeights(*share.spec, 5, share.box.start, share.box.extent, 0, share.elements, expected.data());
+      EXPECT_TRUE(at::equal(weight.view(-1).narrow(0, 0, share.elements),
+                            at::from_blob(expected.data(), {share.elements}, at::kFloat)))
+          << share.spec->name;
+      param->Release();
+    }
+    EXPECT_LT(held, whole * 6 / 10);
+    store->BeginStep();
+    EXPECT_TRUE(store->Handle("final_norm")->requires_grad());
+    GiveGradient(*store->Handle("final_norm"), 1.0f);
+    store->FinishGradients();
+    store->PublishWeights();
+    EXPECT_THROW(GiveGradient(*store->Handle("final_norm"), 1.0f), c10::Error);  // too late
+  });
 }
 
 TEST(FlatStore, RefusesWhatDoesNotDivide) {

@@ -3,8 +3,6 @@
 #include <ATen/Parallel.h>
 
 #include <algorithm>
-#include <functional>
-#include <numeric>
 
 #include "common/philox.h"
 
@@ -42,21 +40,23 @@ int64_t RowStart(const arch::ParamSpec& spec, const std::vector<int64_t>& start,
 }  // namespace
 
 void DrawInitialWeights(const arch::ParamSpec& spec, uint64_t seed, const std::vector<int64_t>& start,
-                        const std::vector<int64_t>& extent, float* out) {
-  const int64_t total = std::accumulate(extent.begin(), extent.end(), int64_t{1}, std::multiplies<>());
-  if (total == 0) return;
+                        const std::vector<int64_t>& extent, int64_t begin, int64_t end, float* out) {
+  if (begin >= end) return;
   if (spec.init.kind != arch::Init::Kind::kNormal) {
-    std::fill(out, out + total, spec.init.kind == arch::Init::Kind::kOnes ? 1.0f : 0.0f);
+    std::fill(out, out + (end - begin), spec.init.kind == arch::Init::Kind::kOnes ? 1.0f : 0.0f);
     return;
   }
   const PhiloxKey key = InitialWeightKey(seed, spec.name);
   const int64_t columns = extent.back();
-  const int64_t rows = total / columns;
-  at::parallel_for(0, rows, std::max<int64_t>(1, kElementsPerTask / columns), [&](int64_t begin, int64_t end) {
-    for (int64_t row = begin; row < end; ++row) {
-      DrawRun(key, spec.init.std, RowStart(spec, start, extent, row), columns, out + row * columns);
-    }
-  });
+  const int64_t first_row = begin / columns, last_row = (end - 1) / columns;
+  at::parallel_for(first_row, last_row + 1, std::max<int64_t>(1, kElementsPerTask / columns),
+                   [&](int64_t row_begin, int64_t row_end) {
+                     for (int64_t row = row_begin; row < row_end; ++row) {
+                       const int64_t from = std::max(begin, row * columns), to = std::min(end, (row + 1) * columns);
+                       DrawRun(key, spec.init.std, RowStart(spec, start, extent, row) + from - row * columns, to - from,
+                               out + (from - begin));
+                     }
+                   });
 }
 
 }  // namespace slipway::engine::parallel

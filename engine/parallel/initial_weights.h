@@ -10,9 +10,10 @@
 
 namespace slipway::engine::parallel {
 
-// Writes the box [start, start + extent) of the tensor, row-major, to `out`. Runs on ATen's threads; thread-safe.
+// Writes elements [begin, end) of the box [start, start + extent) of the tensor, in row-major order, to `out`. Runs on
+// ATen's threads; thread-safe.
 void DrawInitialWeights(const arch::ParamSpec& spec, uint64_t seed, const std::vector<int64_t>& start,
-                        const std::vector<int64_t>& extent, float* out);
+                        const std::vector<int64_t>& extent, int64_t begin, int64_t end, float* out);
 
 }  // namespace slipway::engine::parallel
 

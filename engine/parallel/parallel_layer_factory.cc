@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "engine/nn/functions.h"
 #include "engine/nn/key_value_cache.h"
 
@@ -198,18 +199,21 @@ std::unique_ptr<nn::EmbeddingLayer> ParallelLayerFactory::Embedding(const std::s
 }
 
 nn::LayerPtr ParallelLayerFactory::ColumnLinear(const std::string& fuse_group, bool bias) {
-  return std::make_unique<ColumnLinearLayer>(Handle(fuse_group), bias ? Handle(fuse_group + "_bias") : ParamPtr(), tp_);
+  return recomputed_.Reader(
+      std::make_unique<ColumnLinearLayer>(Handle(fuse_group), bias ? Handle(fuse_group + "_bias") : ParamPtr(), tp_));
 }
 
 nn::LayerPtr ParallelLayerFactory::RowLinear(const std::string& fuse_group) {
-  return std::make_unique<RowLinearLayer>(Handle(fuse_group), tp_);
+  return recomputed_.Reader(std::make_unique<RowLinearLayer>(Handle(fuse_group), tp_));
 }
 
 nn::LayerPtr ParallelLayerFactory::RmsNorm(const std::string& fuse_group, double epsilon) {
-  return std::make_unique<RmsNormLayer>(Handle(fuse_group), epsilon);
+  nn::LayerPtr norm = std::make_unique<RmsNormLayer>(Handle(fuse_group), epsilon);
+  // The final norm's reader is the loss, which keeps what it needs.
+  return absl::StartsWith(fuse_group, "layers.") ? recomputed_.Norm(std::move(norm)) : std::move(norm);
 }
 
-nn::LayerPtr ParallelLayerFactory::SwiGlu() { return std::make_unique<SwiGluLayer>(); }
+nn::LayerPtr ParallelLayerFactory::SwiGlu() { return recomputed_.Activation(std::make_unique<SwiGluLayer>()); }
 
 std::unique_ptr<nn::AttentionCore> ParallelLayerFactory::Attention(const nn::AttentionOptions& options) {
   const int64_t ranks = tp_.group->size();
@@ -225,7 +229,8 @@ std::unique_ptr<nn::AttentionCore> ParallelLayerFactory::Attention(const nn::Att
     q_norm = Handle(options.layer_name + ".q_norm");
     k_norm = Handle(options.layer_name + ".k_norm");
   }
-  return std::make_unique<RotaryAttention>(options, local, tp_.group->rank() * local.heads, cp_, q_norm, k_norm);
+  return recomputed_.Attention(
+      std::make_unique<RotaryAttention>(options, local, tp_.group->rank() * local.heads, cp_, q_norm, k_norm));
 }
 
 std::unique_ptr<nn::ResidualJoin> ParallelLayerFactory::Join(const nn::ResidualOptions& options) {
@@ -234,7 +239,8 @@ std::unique_ptr<nn::ResidualJoin> ParallelLayerFactory::Join(const nn::ResidualO
 
 std::unique_ptr<nn::ResidualNorm> ParallelLayerFactory::JoinNorm(const std::string& fuse_group, double epsilon,
                                                                  const nn::ResidualOptions& options) {
-  return std::make_unique<DropoutJoinNorm>(Handle(fuse_group), epsilon, tp_, options);
+  const ParamPtr weight = Handle(fuse_group);
+  return recomputed_.JoinNorm(std::make_unique<DropoutJoinNorm>(weight, epsilon, tp_, options), weight, epsilon);
 }
 
 std::unique_ptr<nn::LossHead> ParallelLayerFactory::Head(const std::string& fuse_group) {

@@ -20,6 +20,7 @@
 #include "engine/nn/layer_factory.h"
 #include "engine/nn/parallel_linear.h"
 #include "engine/nn/param_handle.h"
+#include "engine/parallel/recomputed_layers.h"
 
 namespace slipway::engine::parallel {
 
@@ -32,6 +33,7 @@ struct LayerFactoryOptions {
   bool sequence_parallel = false;
   bool tp_comm_overlap = false;  // see nn::TensorParallel::overlap
   nn::ContextComm cp_comm = nn::ContextComm::kRing;
+  nn::RecomputeOptions recompute;  // of the parts of layers
 };
 
 class ParallelLayerFactory final : public nn::LayerFactory {
@@ -45,7 +47,8 @@ class ParallelLayerFactory final : public nn::LayerFactory {
             .sequence_parallel = options.sequence_parallel && groups.tp->size() > 1,
             .overlap = options.tp_comm_overlap},
         cp_{.group = groups.cp, .comm = options.cp_comm},
-        options_(options) {}
+        options_(options),
+        recomputed_(options.recompute) {}
 
   std::unique_ptr<nn::EmbeddingLayer> Embedding(const std::string& fuse_group) override;
   nn::LayerPtr ColumnLinear(const std::string& fuse_group, bool bias) override;
@@ -65,6 +68,7 @@ class ParallelLayerFactory final : public nn::LayerFactory {
   nn::TensorParallel tp_;
   nn::ContextParallel cp_;
   LayerFactoryOptions options_;
+  RecomputedLayers recomputed_;
 };
 
 }  // namespace slipway::engine::parallel

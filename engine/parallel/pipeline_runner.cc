@@ -19,6 +19,12 @@ using topology::PassKind;
 using topology::Peer;
 using topology::PipelineSchedule;
 
+std::vector<arch::Piece> PiecesIn(const model::StagePieces& chunk) {
+  std::vector<arch::Piece> pieces;
+  for (const auto& piece : chunk) pieces.push_back(piece->piece());
+  return pieces;
+}
+
 }  // namespace
 
 std::vector<arch::Piece> PiecesOfStage(const topology::PipelineStage& stage) {
@@ -52,6 +58,10 @@ at::Tensor PipelineRunner::Run(const PipelineSchedule& schedule, const StepInput
   sends_.clear();
   at::Tensor loss_sum = at::zeros({}, at::TensorOptions().dtype(at::kFloat).device(options_.device));
   const std::vector<Pass>& passes = schedule.ranks[groups_.pp->rank()];
+  std::vector<size_t> last_backward(chunks_.size());  // by chunk: its place in the list
+  for (size_t i = 0; i < passes.size(); ++i) {
+    if (passes[i].kind == PassKind::kBackward) last_backward[passes[i].chunk] = i;
+  }
   Ready next = Begin(schedule, passes.front(), input);
   for (size_t i = 0; i < passes.size(); ++i) {
     Ready ready = std::move(next);
@@ -61,7 +71,8 @@ at::Tensor PipelineRunner::Run(const PipelineSchedule& schedule, const StepInput
     if (ready.pass.kind == PassKind::kForward) {
       Forward(schedule, std::move(ready), input, training, loss_sum);
     } else {
-      if (i + 1 == passes.size()) store_.BeginLastMicroBatch();
+      const int chunk = ready.pass.chunk;
+      if (i == last_backward[chunk]) store_.BeginLastBackward(PiecesIn(chunks_[chunk]));
       Backward(schedule, ready, input);
     }
   }
@@ -92,7 +103,8 @@ void PipelineRunner::Forward(const PipelineSchedule& schedule, Ready ready, cons
   if (state.input.defined()) state.input.set_requires_grad(training);
   const nn::ForwardContext context{
       .layout = &state.batch.layout, .training = training, .seed = input.seed, .step = input.step};
-  const at::Tensor output = model::ForwardPieces(chunks_[pass.chunk], state.input, state.batch, context);
+  const at::Tensor output =
+      model::ForwardRecomputing(chunks_[pass.chunk], state.input, state.batch, context, options_.recompute);
   if (training) state.output = torch::autograd::impl::gradient_edge(output);
   if (const std::optional<Peer> to = Downstream(schedule, rank, pass)) {
     Send(Channel(pass.kind, rank, to->pp_rank), to->pp_rank, output.detach(), schedule.channel_capacity);

@@ -7,9 +7,9 @@
 //
 // Activations go to the next stage over groups.pp, gradients back over groups.pp_back (from the last rank around to the
 // first, and back, over the pp_around groups). A rank has at most schedule.channel_capacity messages under way to each
-// peer and direction, which topology::CheckSchedule proves to be free of deadlock. The message of the next pass is asked
-// for before a pass computes, so that it travels meanwhile. Of an activation that has been sent nothing stays but the
-// autograd node that made it; its gradient starts there. Thread-safety: the training thread. Errors: CommError and
+// peer and direction, which topology::CheckSchedule proves to be free of deadlock. The message of the next pass is
+// asked for before a pass computes, so that it travels meanwhile. Of an activation that has been sent nothing stays but
+// the autograd node that made it; its gradient starts there. Thread-safety: the training thread. Errors: CommError and
 // c10::Error pass through.
 #ifndef SLIPWAY_ENGINE_PARALLEL_PIPELINE_RUNNER_H_
 #define SLIPWAY_ENGINE_PARALLEL_PIPELINE_RUNNER_H_
@@ -26,6 +26,7 @@
 
 #include "engine/arch/param_spec.h"
 #include "engine/comm/parallel_groups.h"
+#include "engine/model/recompute.h"
 #include "engine/model/stage_piece.h"
 #include "engine/parallel/flat_store.h"
 #include "engine/topology/pipeline_partition.h"
@@ -42,6 +43,7 @@ struct PipelineOptions {
   at::Device device = at::kCPU;
   int token_shards =
       1;  // sequence parallelism: of a layout's tokens 1 / token_shards travel (the tensor-parallel size)
+  nn::RecomputeOptions recompute;  // of whole layers
 };
 
 struct StepInput {

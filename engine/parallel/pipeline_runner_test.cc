@@ -26,12 +26,12 @@ constexpr int64_t kHidden = 5;
 class Outputs {
  public:
   void Add(const at::Tensor& tensor) {
-    storages_.emplace_back(c10::intrusive_ptr<c10::StorageImpl>::unsafe_reclaim_from_nonowning(
-        tensor.storage().unsafeGetStorageImpl()));
+    storages_.emplace_back(
+        c10::intrusive_ptr<c10::StorageImpl>::unsafe_reclaim_from_nonowning(tensor.storage().unsafeGetStorageImpl()));
   }
   int Resident() const {
-    return static_cast<int>(std::count_if(storages_.begin(), storages_.end(),
-                                          [](const auto& storage) { return !storage.expired(); }));
+    return static_cast<int>(
+        std::count_if(storages_.begin(), storages_.end(), [](const auto& storage) { return !storage.expired(); }));
   }
 
  private:
@@ -74,8 +74,8 @@ class OpenSends final : public comm::CommObserver {
 };
 
 struct Walked {
-  double loss = 0;                  // on the last rank
-  std::vector<int> most_resident;   // outputs, by rank
+  double loss = 0;                 // on the last rank
+  std::vector<int> most_resident;  // outputs, by rank
   std::vector<int> most_open_sends;
 };
 
@@ -90,7 +90,8 @@ Walked Walk(const topology::PipelineSchedule& schedule) {
       schedule.pp,
       [&](int rank, comm::GroupFactory& factory) {
         const comm::ParallelGroups groups = MakeParallelGroups(mesh, rank, factory);
-        auto store = *FlatStore::Create(arch::BuildParamTable(*arch::FindPreset("tiny_llama")), {}, mesh, rank, groups, {});
+        auto store =
+            *FlatStore::Create(arch::BuildParamTable(*arch::FindPreset("tiny_llama")), {}, mesh, rank, groups, {});
         Outputs outputs;
         std::vector<model::StagePieces> chunks(schedule.vpp);
         for (int chunk = 0; chunk < schedule.vpp; ++chunk) {

@@ -178,6 +178,41 @@ void CheckAnnealing(const v1::SchedulerSpec& scheduler, Faults* faults) {
   }
 }
 
+void CheckRecompute(const v1::TrainingSpec& spec, const std::optional<arch::ModelArch>& arch, Faults* faults) {
+  if (!faults->Sound({"training.recompute_granularity"})) return;
+  const v1::TrainSpec& training = spec.training();
+  const std::string& granularity = training.recompute_granularity();
+  if (granularity != "selective" && training.recompute_modules_size() > 0) {
+    faults->Add("training.recompute_modules", ValueText(spec, *FindField("training.recompute_modules")),
+                StrCat("only for training.recompute_granularity selective, and it is ", granularity));
+  }
+  for (const std::string& module : training.recompute_modules()) {
+    if (module == "moe") faults->Add("training.recompute_modules", module, "this model has no experts; leave it out");
+  }
+  if (granularity != "full") {
+    const std::string why = StrCat("only for training.recompute_granularity full, and it is ", granularity);
+    if (training.has_recompute_method()) {
+      faults->Add("training.recompute_method", training.recompute_method(), why);
+    }
+    if (training.has_recompute_num_layers()) {
+      faults->AddNumber("training.recompute_num_layers", int64_t{training.recompute_num_layers()}, why);
+    }
+    return;
+  }
+  if (!training.has_recompute_method()) {
+    faults->Add("training.recompute_method", "is required for training.recompute_granularity full: uniform or block");
+  }
+  if (!arch.has_value() || !faults->Sound({"parallelism"})) return;
+  const auto partition = PartitionOf(spec.parallelism(), arch->num_layers);
+  if (!partition.ok()) return;  // told by the rules of the layout
+  int most = 0;
+  for (const topology::PipelineStage& stage : partition->stages) most = std::max(most, stage.num_layers);
+  if (training.recompute_num_layers() > most) {
+    faults->AddNumber("training.recompute_num_layers", int64_t{training.recompute_num_layers()},
+                      StrCat("a stage has at most ", most, " of the ", arch->num_layers, " layers"));
+  }
+}
+
 void CheckContextParallel(const v1::TrainingSpec& spec, const topology::MeshFacts& facts, Faults* faults) {
   const v1::ParallelismSpec& sizes = spec.parallelism();
   const int64_t cp = sizes.context_parallel_size(), tp = std::max(sizes.tensor_model_parallel_size(), 1);
@@ -313,6 +348,7 @@ void CheckLayout(const v1::TrainingSpec& spec, const ValidateOptions& options, c
     facts.kv_channels = made->kv_channels;
     facts.max_position_embeddings = made->max_position_embeddings;
   }
+  CheckRecompute(spec, made, &faults);
   if (faults.Sound({"training.seq_length"})) facts.seq_length = spec.training().seq_length();
   if (faults.Sound({"training.micro_batch_size", "training.global_batch_size"})) {
     facts.micro_batch_size = spec.training().micro_batch_size();

@@ -58,6 +58,7 @@ std::string CommentOf(const FieldDescriptor* field) {
 
 std::string TypeText(const FieldDescriptor* field) {
   if (field->is_map()) return "map of text";
+  if (IsList(field)) return "list of text";
   switch (field->cpp_type()) {
     case FieldDescriptor::CPPTYPE_BOOL:
       return "true or false";

@@ -95,6 +95,7 @@ void FieldReader::ReadField(const YamlNode& node, const std::string& path, const
                             Message* message) {
   if (node.kind == Kind::kNull) return;
   if (field->is_map()) return ReadMap(node, path, field, message);
+  if (IsList(field)) return ReadList(node, path, field, message);
   if (IsSection(field)) return ReadSection(node, path, message->GetReflection()->MutableMessage(message, field));
   ReadScalar(node, path, field, message);
 }
@@ -115,6 +116,19 @@ void FieldReader::ReadMap(const YamlNode& node, const std::string& path, const F
     }
     if (locations_ != nullptr) (*locations_)[child] = Place(value);
     ReadMapEntry(value, child, field, key.value, message);
+  }
+}
+
+// Replaces what is there.
+void FieldReader::ReadList(const YamlNode& node, const std::string& path, const FieldDescriptor* field,
+                           Message* message) {
+  if (node.kind != Kind::kSequence) {
+    return Add(node, path, StrCat("expected a list, such as [a, b], got ", NodeText(node)));
+  }
+  const Reflection* reflection = message->GetReflection();
+  reflection->ClearField(message, field);
+  for (const YamlNode& item : node.items) {
+    if (CheckScalar(item, path, "text")) reflection->AddString(message, field, item.value);
   }
 }
 

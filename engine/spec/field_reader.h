@@ -33,6 +33,8 @@ class FieldReader {
                     const std::string& key, google::protobuf::Message* message);
 
  private:
+  void ReadList(const YamlNode& node, const std::string& path, const google::protobuf::FieldDescriptor* field,
+                google::protobuf::Message* message);
   void ReadMap(const YamlNode& node, const std::string& path, const google::protobuf::FieldDescriptor* field,
                google::protobuf::Message* message);
   void ReadScalar(const YamlNode& node, const std::string& path, const google::protobuf::FieldDescriptor* field,

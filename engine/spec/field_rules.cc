@@ -1,5 +1,6 @@
 #include <cmath>
 #include <map>
+#include <set>
 #include <string>
 #include <string_view>
 
@@ -72,6 +73,18 @@ void CheckText(const FieldPath& field, const std::string& value, const ValidateO
                       nearest ? StrCat("; did you mean `", *nearest, "`?") : ""));
   }
   if (!meta.path_kind().empty()) CheckPath(field, value, options, faults);
+}
+
+// Every item by itself, and none twice.
+void CheckList(const v1::TrainingSpec& spec, const FieldPath& field, const ValidateOptions& options,
+               SpecFaults* faults) {
+  std::set<std::string> seen;
+  for (const std::string& item : ItemsOf(spec, field)) {
+    CheckText(field, item, options, faults);
+    if (!seen.insert(item).second) {
+      faults->push_back({.path = field.path, .value = Shown(item), .message = "is given twice"});
+    }
+  }
 }
 
 bool IsEnvName(std::string_view name) {
@@ -147,6 +160,10 @@ void CheckFields(const v1::TrainingSpec& spec, const ValidateOptions& options, S
       const bool section_given = !in_optional_section || spec.model().has_rope_scaling();
       if (MetaOf(field.field()).required() && section_given)
         faults->push_back({.path = field.path, .message = "is required"});
+      continue;
+    }
+    if (IsList(field.field())) {
+      CheckList(spec, field, options, faults);
       continue;
     }
     const std::string text = ValueText(spec, field);

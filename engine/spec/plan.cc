@@ -126,8 +126,10 @@ absl::StatusOr<arch::MemoryOptions> MemoryOptionsOf(const v1::TrainingSpec& reso
       .microbatch_group_size_per_vp_stage = sizes.microbatch_group_size_per_vp_stage(),
       .make_vocab_size_divisible_by = resolved.model().make_vocab_size_divisible_by(),
       .sequence_parallel = sizes.sequence_parallel(),
-      .use_distributed_optimizer = sizes.use_distributed_optimizer(),
-      .fused_attention = model.attention_dropout == 0};
+      .sharding = *arch::ShardingFromName(sizes.data_parallel_sharding_strategy()),
+      .fused_attention = model.attention_dropout == 0,
+      .recompute = resolved.training().recompute_granularity() == "full" ? arch::Recompute::kFull
+                                                                         : arch::Recompute::kNone};
   SLIPWAY_ASSIGN_OR_RETURN(options.partition, PartitionOf(sizes, model.num_layers));
   return options;
 }

@@ -71,6 +71,10 @@ ResumeChange ApplyResumePatch(const v1::TrainingSpec& before, const v1::Training
       ClearField(&merged, *field);
     }
   }
+  // Merging would append to a list.
+  for (const FieldPath& field : AllFields()) {
+    if (IsList(field.field()) && HasValue(patch, field)) ClearField(&merged, field);
+  }
   merged.MergeFrom(patch);
   result.spec = Resolve(merged);
   result.changes = CompareSpecs(before, result.spec);

@@ -39,6 +39,20 @@ TEST(ResumeChangeTest, MutableAndLayoutFieldsChange) {
                           FieldChange{"checkpoint.save_interval", "500", "10", v1::RESUME_RULE_MUTABLE}));
 }
 
+TEST(ResumeChangeTest, AListIsReplaced) {
+  const ResumeChange change =
+      ApplyResumePatch(Resolve(MockSpec()), PatchFromOverrides({"training.recompute_granularity=selective",
+                                                                "training.recompute_modules=[core_attn, mlp_act]"})
+                                                .patch,
+                       {});
+  EXPECT_THAT(change.faults, IsEmpty()) << FaultsText(change.faults);
+  const ResumeChange again =
+      ApplyResumePatch(change.spec, PatchFromOverrides({"training.recompute_modules=[layernorm]"}).patch, {});
+  EXPECT_THAT(again.faults, IsEmpty()) << FaultsText(again.faults);
+  EXPECT_THAT(again.changes, ElementsAre(FieldChange{"training.recompute_modules", "[core_attn, mlp_act]",
+                                                     "[layernorm]", v1::RESUME_RULE_LAYOUT}));
+}
+
 TEST(ResumeChangeTest, FixedFieldsAreRefusedWithBothValues) {
   const ResumeChange change = Resume({"training.seed=7", "training.seq_length=16", "name=tiny"});
   EXPECT_EQ(FaultsText(change.faults),

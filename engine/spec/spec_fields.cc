@@ -78,6 +78,12 @@ void SetMap(Message* holder, const FieldDescriptor* field, const std::map<std::s
   }
 }
 
+void SetList(Message* holder, const FieldDescriptor* field, const std::vector<std::string>& items) {
+  const Reflection* reflection = holder->GetReflection();
+  reflection->ClearField(holder, field);
+  for (const std::string& item : items) reflection->AddString(holder, field, item);
+}
+
 std::string ScalarText(const Message& holder, const FieldDescriptor* field) {
   const Reflection* reflection = holder.GetReflection();
   switch (field->cpp_type()) {
@@ -100,6 +106,17 @@ const v1::FieldMeta& MetaOf(const FieldDescriptor* field) { return field->option
 
 bool IsSection(const FieldDescriptor* field) {
   return field->cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE && !field->is_map();
+}
+
+bool IsList(const FieldDescriptor* field) { return field->is_repeated() && !field->is_map(); }
+
+std::vector<std::string> ListOf(const Message& holder, const FieldDescriptor* field) {
+  std::vector<std::string> items;
+  const Reflection* reflection = holder.GetReflection();
+  for (int i = 0; i < reflection->FieldSize(holder, field); ++i) {
+    items.push_back(reflection->GetRepeatedString(holder, field, i));
+  }
+  return items;
 }
 
 std::string UnknownKeyMessage(const Descriptor* section, std::string_view key) {
@@ -146,6 +163,9 @@ std::vector<FieldPath> AllFields() {
 std::string ValueText(const Message& spec, const FieldPath& field) {
   if (!HasValue(spec, field)) return "unset";
   const Message& holder = *HolderOf(spec, field);
+  if (IsList(field.field())) {
+    return StrCat("[", absl::StrJoin(ListOf(holder, field.field()), ", "), "]");
+  }
   if (!field.field()->is_map()) {
     return IsSection(field.field()) ? "a section" : ScalarText(holder, field.field());
   }
@@ -163,9 +183,14 @@ bool HasValue(const Message& spec, const FieldPath& field) {
   const Message* holder = HolderOf(spec, field);
   if (holder == nullptr) return false;
   const Reflection* reflection = holder->GetReflection();
-  if (!field.field()->is_map()) return reflection->HasField(*holder, field.field());
+  if (!field.field()->is_repeated()) return reflection->HasField(*holder, field.field());
   if (!field.map_key) return reflection->FieldSize(*holder, field.field()) > 0;
   return MapOf(*holder, field.field()).contains(*field.map_key);
+}
+
+std::vector<std::string> ItemsOf(const Message& spec, const FieldPath& field) {
+  const Message* holder = HolderOf(spec, field);
+  return holder == nullptr ? std::vector<std::string>() : ListOf(*holder, field.field());
 }
 
 void ClearField(Message* spec, const FieldPath& field) {
@@ -187,6 +212,7 @@ void CopyField(const Message& from, const FieldPath& field, Message* to) {
   const FieldDescriptor* descriptor = field.field();
   const Reflection* reflection = target->GetReflection();
   if (descriptor->is_map()) return SetMap(target, descriptor, MapOf(source, descriptor));
+  if (IsList(descriptor)) return SetList(target, descriptor, ListOf(source, descriptor));
   switch (descriptor->cpp_type()) {
     case FieldDescriptor::CPPTYPE_BOOL:
       return reflection->SetBool(target, descriptor, source.GetReflection()->GetBool(source, descriptor));

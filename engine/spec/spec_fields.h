@@ -33,6 +33,11 @@ const v1::FieldMeta& MetaOf(const google::protobuf::FieldDescriptor* field);
 // True for a nested message that is written as a section (not for a map).
 bool IsSection(const google::protobuf::FieldDescriptor* field);
 
+// True for a list of texts.
+bool IsList(const google::protobuf::FieldDescriptor* field);
+std::vector<std::string> ListOf(const google::protobuf::Message& holder,
+                                const google::protobuf::FieldDescriptor* field);
+
 // Finds "section.field", "section" or "map.key". NotFound naming the part that is unknown, with the nearest key.
 absl::StatusOr<FieldPath> FindField(std::string_view path);
 
@@ -46,6 +51,8 @@ std::vector<FieldPath> AllFields();
 std::string ValueText(const google::protobuf::Message& spec, const FieldPath& field);
 
 bool HasValue(const google::protobuf::Message& spec, const FieldPath& field);
+// The items of a list; none where it is not set.
+std::vector<std::string> ItemsOf(const google::protobuf::Message& spec, const FieldPath& field);
 // Clears it; a section that was only made on the way is not left behind. A section's path clears the section.
 void ClearField(google::protobuf::Message* spec, const FieldPath& field);
 // Copies the value (or the absence) of the field from one spec to another.

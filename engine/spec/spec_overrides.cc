@@ -24,7 +24,7 @@ struct Override {
 
 bool IsText(const FieldPath& field) {
   return field.map_key.has_value() ||
-         (!field.field()->is_map() && field.field()->cpp_type() == FieldDescriptor::CPPTYPE_STRING);
+         (!field.field()->is_repeated() && field.field()->cpp_type() == FieldDescriptor::CPPTYPE_STRING);
 }
 
 bool IsQuotedWhole(std::string_view text) {

@@ -36,6 +36,18 @@ TEST(SpecOverridesTest, SetsScalarsMapsAndSections) {
   EXPECT_EQ(spec.dataset().split(), "1,1,1");
 }
 
+TEST(SpecOverridesTest, SetsLists) {
+  v1::TrainingSpec spec = MockSpec();
+  EXPECT_THAT(Apply({"training.recompute_modules=[core_attn, \"layernorm\"]", "training.recompute_modules=[mlp_act]"},
+                    &spec),
+              IsEmpty());
+  EXPECT_THAT(spec.training().recompute_modules(), ElementsAre("mlp_act"));  // the last one counts
+  EXPECT_THAT(Apply({"training.recompute_modules=mlp_act"}, &spec),
+              ElementsAre("--set #1: training.recompute_modules: expected a list, such as [a, b], got `mlp_act`"));
+  EXPECT_THAT(Apply({"training.recompute_modules=null"}, &spec), IsEmpty());
+  EXPECT_EQ(spec.training().recompute_modules_size(), 0);
+}
+
 TEST(SpecOverridesTest, NullResets) {
   v1::TrainingSpec spec = MockSpec("env: {A: x, B: y}\n");
   EXPECT_THAT(Apply({"training.train_iters=null", "env.A=null", "optimizer=null", "model.preset=\"null\"",

@@ -237,6 +237,21 @@ TEST(YamlTreeTest, ChecksUtf8) {
   }
 }
 
+TEST(SpecReaderTest, ListsSurviveWriting) {
+  const ReadSpecResult read =
+      ReadSpec("training: {recompute_modules: [core_attn, 'mlp_act'], seed: 3}\n", "job.yaml");
+  EXPECT_THAT(read.faults, IsEmpty());
+  EXPECT_THAT(read.spec.training().recompute_modules(), ElementsAre("core_attn", "mlp_act"));
+  for (const std::string& text : {SpecToYaml(read.spec), SpecToJson(read.spec)}) {
+    const ReadSpecResult again = ReadSpec(text, "again");
+    EXPECT_THAT(again.faults, IsEmpty()) << text;
+    EXPECT_EQ(SpecToJson(again.spec), SpecToJson(read.spec));
+  }
+  EXPECT_THAT(FaultsOf("training:\n  recompute_modules: moe\n"),
+              ElementsAre("job.yaml:2:22: training.recompute_modules: expected a list, such as [a, b], got `moe`"));
+  EXPECT_THAT(FaultsOf("training:\n  recompute_modules: [{a: b}]\n"), ElementsAre(HasSubstr("expected text")));
+}
+
 // Damaged configurations are answered, never a crash or a hang; what is accepted survives writing and reading again.
 TEST(SpecReaderTest, MutatedTextsNeverCrash) {
   const std::string seed_text =

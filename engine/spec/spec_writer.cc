@@ -8,9 +8,11 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string_view>
+#include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
+#include "absl/strings/str_join.h"
 #include "common/str_cat.h"
 #include "engine/spec/spec_fields.h"
 
@@ -99,6 +101,10 @@ void WriteYaml(const Message& message, int indent, std::string* out) {
       for (const auto& [key, value] : entries) {
         absl::StrAppend(out, margin, "  ", YamlString(key), ": ", YamlString(value), "\n");
       }
+    } else if (IsList(field)) {
+      const std::vector<std::string> items = ListOf(message, field);
+      const auto append = [](std::string* to, const std::string& item) { to->append(YamlString(item)); };
+      if (!items.empty()) absl::StrAppend(out, margin, field->name(), ": [", absl::StrJoin(items, ", ", append), "]\n");
     } else if (!reflection->HasField(message, field)) {
       continue;
     } else if (IsSection(field)) {
@@ -120,6 +126,9 @@ Json ToJson(const Message& message) {
     if (field->is_map()) {
       const std::map<std::string, std::string> entries = MapOf(message, field);
       for (const auto& [key, value] : entries) json[field->name()][key] = value;
+    } else if (IsList(field)) {
+      const std::vector<std::string> items = ListOf(message, field);
+      if (!items.empty()) json[field->name()] = items;
     } else if (reflection->HasField(message, field)) {
       json[field->name()] =
           IsSection(field) ? ToJson(reflection->GetMessage(message, field)) : JsonScalar(message, field);

@@ -38,6 +38,9 @@ TEST(ValidateTest, AcceptsGoodJobs) {
       FaultsAfter({"model.hidden_dropout=0.1", "parallelism.data_parallel_size=2", "scheduler.lr_warmup_fraction=0.1"}),
       "");
   EXPECT_EQ(FaultsAfter({"scheduler.lr_decay_style=WSD", "scheduler.lr_wsd_decay_iters=10"}), "");
+  EXPECT_EQ(FaultsAfter({"training.recompute_granularity=selective", "training.recompute_modules=[layernorm, mlp_act]",
+                         "parallelism.data_parallel_sharding_strategy=optim_grads_params"}),
+            "");
 }
 
 TEST(ValidateTest, NamesEverythingThatAnEmptyJobLacks) {
@@ -137,6 +140,26 @@ INSTANTIATE_TEST_SUITE_P(
                  "scheduler.lr_warmup_iters = 100: must be below scheduler.lr_decay_iters = 100"},
         BadValue{{"scheduler.lr_warmup_fraction=1"},
                  "scheduler.lr_warmup_fraction = 1: must be below 1: warm-up ends before decay does"},
+        BadValue{{"training.recompute_granularity=selective", "training.recompute_modules=[core_atn]"},
+                 "training.recompute_modules = core_atn: must be one of core_attn, layernorm, mlp_act, moe; did you "
+                 "mean `core_attn`?"},
+        BadValue{{"training.recompute_granularity=selective", "training.recompute_modules=[mlp_act, mlp_act]"},
+                 "training.recompute_modules = mlp_act: is given twice"},
+        BadValue{{"training.recompute_granularity=selective", "training.recompute_modules=[moe]"},
+                 "training.recompute_modules = moe: this model has no experts; leave it out"},
+        BadValue{{"training.recompute_modules=[mlp_act, layernorm]"},
+                 "training.recompute_modules = [mlp_act, layernorm]: only for training.recompute_granularity "
+                 "selective, and it is none"},
+        BadValue{{"training.recompute_granularity=full"},
+                 "training.recompute_method: is required for training.recompute_granularity full: uniform or block"},
+        BadValue{{"training.recompute_method=block"},
+                 "training.recompute_method = block: only for training.recompute_granularity full, and it is none"},
+        BadValue{{"training.recompute_granularity=full", "training.recompute_method=uniform",
+                  "training.recompute_num_layers=2", "parallelism.pipeline_model_parallel_size=2"},
+                 "training.recompute_num_layers = 2: a stage has at most 1 of the 2 layers"},
+        BadValue{{"parallelism.data_parallel_sharding_strategy=optimizer"},
+                 "parallelism.data_parallel_sharding_strategy = optimizer: must be one of no_shard, optim, "
+                 "optim_grads, optim_grads_params"},
         BadValue{{"scheduler.lr_decay_style=WSD"},
                  "scheduler.lr_wsd_decay_iters: is required for scheduler.lr_decay_style WSD"},
         BadValue{{"scheduler.lr_wsd_decay_iters=5"},

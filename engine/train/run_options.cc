@@ -1,6 +1,8 @@
 #include "engine/train/run_options.h"
 
+#include <algorithm>
 #include <cmath>
+#include <string_view>
 
 namespace slipway::engine::train {
 namespace {
@@ -20,18 +22,43 @@ parallel::FlatStoreOptions StoreOptions(const v1::TrainingSpec& spec, at::Device
   parallel::FlatStoreOptions options;
   options.compute_dtype = ComputeType(spec.precision());
   options.device = device;
-  options.shard_optimizer = spec.parallelism().use_distributed_optimizer();
-  options.sequence_parallel = spec.parallelism().sequence_parallel();
+  const v1::ParallelismSpec& parallelism = spec.parallelism();
+  options.sharding = *arch::ShardingFromName(parallelism.data_parallel_sharding_strategy());
+  options.overlap_grad_reduce = parallelism.overlap_grad_reduce();
+  options.overlap_param_gather = parallelism.overlap_param_gather();
+  options.grad_reduce_in_fp32 = parallelism.grad_reduce_in_fp32();
+  options.sequence_parallel = parallelism.sequence_parallel();
   options.make_vocab_size_divisible_by = spec.model().make_vocab_size_divisible_by();
   return options;
 }
 
-optim::AdamWOptions OptimizerOptions(const v1::OptimizerSpec& optimizer) {
+nn::RecomputeOptions RecomputeOptionsOf(const v1::TrainSpec& training) {
+  using Layers = nn::RecomputeOptions::Layers;
+  nn::RecomputeOptions options;
+  if (training.recompute_granularity() == "full") {
+    options.layers = training.recompute_method() == "uniform" ? Layers::kUniform : Layers::kBlock;
+    options.num_layers = std::max(training.recompute_num_layers(), 1);
+  }
+  if (training.recompute_granularity() != "selective") return options;
+  const auto named = [&](std::string_view module) {
+    const auto& modules = training.recompute_modules();
+    return std::find(modules.begin(), modules.end(), module) != modules.end();
+  };
+  options.attention = named("core_attn") || training.recompute_modules().empty();
+  options.norms = named("layernorm");
+  options.activation = named("mlp_act");
+  return options;
+}
+
+optim::AdamWOptions OptimizerOptions(const v1::TrainingSpec& spec) {
+  const v1::OptimizerSpec& optimizer = spec.optimizer();
   return {.beta1 = optimizer.adam_beta1(),
           .beta2 = optimizer.adam_beta2(),
           .epsilon = optimizer.adam_eps(),
           .weight_decay = optimizer.weight_decay(),
-          .max_grad_norm = optimizer.clip_grad()};
+          .max_grad_norm = optimizer.clip_grad(),
+          .count_zeros = spec.logger().log_num_zeros_in_grad(),
+          .params_norm = spec.logger().log_params_norm()};
 }
 
 optim::LrScheduleOptions ScheduleOptions(const v1::TrainingSpec& spec) {
@@ -55,14 +82,16 @@ parallel::LayerFactoryOptions LayerOptions(const v1::TrainingSpec& spec, const a
   return {.vocab_size = arch.vocab_size,
           .sequence_parallel = parallelism.sequence_parallel(),
           .tp_comm_overlap = parallelism.tp_comm_overlap(),
-          .cp_comm = nn::ContextCommOf(parallelism.cp_comm_type())};
+          .cp_comm = nn::ContextCommOf(parallelism.cp_comm_type()),
+          .recompute = RecomputeOptionsOf(spec.training())};
 }
 
 parallel::PipelineOptions RunnerOptions(const v1::TrainingSpec& spec, const arch::ModelArch& arch, at::Device device) {
   return {.hidden_size = arch.hidden_size,
           .activation_dtype = ComputeType(spec.precision()),
           .device = device,
-          .token_shards = TokenShards(spec.parallelism())};
+          .token_shards = TokenShards(spec.parallelism()),
+          .recompute = RecomputeOptionsOf(spec.training())};
 }
 
 corpus::BatchSlicing Slicing(const v1::TrainingSpec& spec, const topology::Coordinates& at) {

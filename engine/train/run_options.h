@@ -5,6 +5,7 @@
 
 #include "engine/arch/model_arch.h"
 #include "engine/corpus/sample_source.h"
+#include "engine/nn/recompute.h"
 #include "engine/optim/adamw.h"
 #include "engine/optim/lr_schedule.h"
 #include "engine/parallel/flat_store.h"
@@ -18,7 +19,8 @@ namespace slipway::engine::train {
 
 at::ScalarType ComputeType(const v1::PrecisionSpec& precision);
 parallel::FlatStoreOptions StoreOptions(const v1::TrainingSpec& spec, at::Device device);
-optim::AdamWOptions OptimizerOptions(const v1::OptimizerSpec& optimizer);
+nn::RecomputeOptions RecomputeOptionsOf(const v1::TrainSpec& training);
+optim::AdamWOptions OptimizerOptions(const v1::TrainingSpec& spec);
 optim::LrScheduleOptions ScheduleOptions(const v1::TrainingSpec& spec);
 parallel::LayerFactoryOptions LayerOptions(const v1::TrainingSpec& spec, const arch::ModelArch& arch);
 parallel::PipelineOptions RunnerOptions(const v1::TrainingSpec& spec, const arch::ModelArch& arch, at::Device device);

@@ -58,6 +58,11 @@ absl::Status StepReporter::Read(const LaunchedStep& step) {
   metrics.set_loss(WithPlainNan(sums[0].item<double>() / step.total_weight));
   metrics.set_learning_rate(step.learning_rate);
   metrics.set_grad_norm(WithPlainNan(step.outcome.grad_norm.item<float>()));
+  if (step.outcome.num_zeros.defined())
+    metrics.set_num_zeros(static_cast<int64_t>(step.outcome.num_zeros.item<double>()));
+  if (step.outcome.params_norm.defined()) {
+    metrics.set_params_norm(WithPlainNan(step.outcome.params_norm.item<double>()));
+  }
   metrics.set_loss_tokens(static_cast<int64_t>(step.total_weight));
   metrics.set_tokens(tokens);
   metrics.set_step_seconds(seconds);

@@ -50,6 +50,9 @@ class TrainingRun {
         lr_schedule_(ScheduleOptions(spec)) {}
 
   absl::StatusOr<TrainOutcome> Run() {
+    // Before anything else is exchanged: ranks of different specifications would wait for each other in vain.
+    env_.control->Post({.spec_hash = HashPrefix(spec_hash_)});
+    SLIPWAY_RETURN_IF_ERROR(env_.control->Take().status());
     observer_.Phase("load");
     SLIPWAY_RETURN_IF_ERROR(Load());
     absl::StatusOr<TrainOutcome> outcome = Guarded("training", [&] { return Train(); });
@@ -82,7 +85,8 @@ class TrainingRun {
   // This step, durable.
   absl::Status SaveNow(int64_t request_number);
   absl::StatusOr<TrainOutcome> Finish();
-  void PostControl(int64_t step);
+  void PostControl(int64_t step, bool compare_weights);
+  int32_t ParameterGroup() const;
   bool IsReporter() const { return env_.rank == 0; }
   bool Due(int64_t interval) const { return interval > 0 && state_.step % interval == 0; }
 
@@ -124,7 +128,7 @@ absl::Status TrainingRun::Load() {
   const topology::Coordinates at = env_.mesh->CoordinatesOf(env_.rank);
   const corpus::BatchSlicing slicing = Slicing(spec_, at);
   SLIPWAY_ASSIGN_OR_RETURN(schedule_, spec::ScheduleOf(spec_.parallelism(), slicing.micro_batches()));
-  optimizer_.emplace(model_->store(), *env_.groups, OptimizerOptions(spec_.optimizer()));
+  optimizer_.emplace(model_->store(), *env_.groups, OptimizerOptions(spec_));
   saver_.emplace(*env_.files, model_->store(), *env_.groups, env_.save_group, int64_t{spec_.checkpoint().save_buffer_mib()} << 20, *env_.clock);
   optimizer_->SetListener(&*saver_);
   SLIPWAY_ASSIGN_OR_RETURN(const StartPoint start, Guarded("loading weights", [&] { return LoadWeights(); }));
@@ -206,10 +210,21 @@ void TrainingRun::MakeReporter() {
   reporter_.emplace(options, *env_.clock, observer_, state_);
 }
 
-void TrainingRun::PostControl(int64_t step) {
+// Ranks with the same number hold the same parameters.
+int32_t TrainingRun::ParameterGroup() const {
+  const topology::Coordinates at = env_.mesh->CoordinatesOf(env_.rank);
+  const topology::MeshSizes& sizes = env_.mesh->sizes();
+  return ((at.pp * sizes.tp + at.tp) * sizes.ep + at.ep) * sizes.etp + at.etp;
+}
+
+void TrainingRun::PostControl(int64_t step, bool compare_weights) {
   comm::ControlRecord record;
   record.step = step;
   record.spec_hash = HashPrefix(spec_hash_);
+  if (compare_weights) {
+    record.parameter_checksum = model_->store().WeightsChecksum();
+    record.parameter_group = ParameterGroup();
+  }
   record.stop = control_.stop_requested();
   record.checkpoint_requests = control_.checkpoint_requests();
   env_.control->Post(record);
@@ -217,12 +232,15 @@ void TrainingRun::PostControl(int64_t step) {
 
 absl::StatusOr<TrainOutcome> TrainingRun::Train() {
   const v1::ValidationSpec& validation = spec_.validation();
-  PostControl(state_.step + 1);
+  // A rank that starts from other weights, at another step or with another spec is found before the first step.
+  PostControl(state_.step + 1, /*compare_weights=*/true);
+  const int64_t first_step = state_.step;
   if (state_.step == 0 && validation.eval_at_start() && validation.eval_interval() > 0)
     SLIPWAY_RETURN_IF_ERROR(EvaluateNow());
   while (state_.step < spec_.training().train_iters()) {
     SLIPWAY_ASSIGN_OR_RETURN(const comm::ControlDecision decision, env_.control->Take());
-    PostControl(state_.step + 2);
+    const int64_t interval = spec_.training().check_weight_hash_across_dp_replicas_interval();
+    PostControl(state_.step + 2, /*compare_weights=*/state_.step > first_step && Due(interval));
     if (decision.failed_rank >= 0) {
       return WithCause(absl::AbortedError(StrCat("rank ", decision.failed_rank, " cannot go on")), "INTERNAL");
     }
@@ -261,8 +279,9 @@ absl::Status TrainingRun::RunStep() {
   input.seed = static_cast<uint64_t>(spec_.training().seed());
   input.step = launched.step;
   const at::Tensor loss_sum = runner_->TrainStep(schedule_, input);
-  launched.outcome = optimizer_->Step(launched.learning_rate, loss_sum);
+  // Before the optimizer: the gathers that it starts must not stand between.
   launched.sums = StepReporter::SumOverRanks(loss_sum, batch.tokens, *env_.groups, env_.device);
+  launched.outcome = optimizer_->Step(launched.learning_rate, loss_sum);
   state_.step = launched.step;
   state_.consumed_samples += spec_.training().global_batch_size();
   launched.consumed_samples = state_.consumed_samples;

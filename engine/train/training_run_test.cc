@@ -129,8 +129,8 @@ TEST_F(TrainingRunTest, ARunPausedOnContextParallelRanksResumesOnDataParallelOne
 }
 
 TEST_F(TrainingRunTest, AStoppedAndResumedRunIsBitForBitTheRunThatWasNot) {
-  for (const bool sharded : {true, false}) {
-    v1::TrainingSpec spec = Spec(2, sharded);
+  for (const char* sharding : {"no_shard", "optim", "optim_grads", "optim_grads_params"}) {
+    v1::TrainingSpec spec = Spec(2, sharding);
     spec.mutable_model()->set_hidden_dropout(0.1);  // R7: random numbers go on as well
     const RunResult straight = Run(spec);
     const RunResult before = Run(spec, {.stop_after = 4});

@@ -19,7 +19,7 @@ using ::testing::IsEmpty;
 class TrainingSaveTest : public TrainingRunTest {
  protected:
   v1::TrainingSpec SavingSpec(int dp, const std::string& precision, bool sharded) {
-    v1::TrainingSpec spec = Spec(dp, sharded);
+    v1::TrainingSpec spec = Spec(dp, sharded ? "optim" : "no_shard");
     spec.mutable_precision()->set_name(precision);
     spec.mutable_scheduler()->set_lr_decay_iters(10);  // a run that ends early has the same rates
     spec.mutable_checkpoint()->set_save_interval(4);

@@ -54,6 +54,10 @@ void AddJob(Families& out, const v1::Job& job) {
     out.Gauge("slipway_loss", "Loss of the last step", labels, step.loss());
     out.Gauge("slipway_learning_rate", "Learning rate of the last step", labels, step.learning_rate());
     out.Gauge("slipway_grad_norm", "Global gradient norm before clipping", labels, step.grad_norm());
+    if (step.has_num_zeros()) {
+      out.Gauge("slipway_num_zeros", "Gradient elements that are zero", labels, static_cast<double>(step.num_zeros()));
+    }
+    if (step.has_params_norm()) out.Gauge("slipway_params_norm", "Norm of all parameters", labels, step.params_norm());
     out.Gauge("slipway_tokens_per_second", "Tokens a second over all ranks", labels, step.tokens_per_second());
     out.Gauge("slipway_step_duration_seconds", "Time of the last step", labels, step.step_seconds());
     out.Gauge("slipway_data_wait_seconds", "Time of the last step that went into waiting for data", labels,

@@ -29,7 +29,9 @@ const std::map<std::string, Layout>& TwoRankLayouts() {
   static const std::map<std::string, Layout> layouts = {
       {"one", {}},
       {"dp2", {.sizes = {.dp = 2}}},
-      {"dp2_replicated", {.sizes = {.dp = 2}, .shard = false}},
+      {"dp2_replicated", {.sizes = {.dp = 2}, .sharding = arch::Sharding::kNoShard}},
+      {"dp2_gradients", {.sizes = {.dp = 2}, .sharding = arch::Sharding::kOptimGrads}},
+      {"dp2_parameters", {.sizes = {.dp = 2}, .sharding = arch::Sharding::kOptimGradsParams}},
       {"tp2", {.sizes = {.tp = 2}}},
       {"tp2_sequence_parallel", {.sizes = {.tp = 2}, .sequence_parallel = true}},
       {"tp2_overlap", {.sizes = {.tp = 2}, .sequence_parallel = true, .tp_comm_overlap = true}},
@@ -76,7 +78,7 @@ SLIPWAY_RANK_BODY(TrainOverNccl) {
                       LayoutResult result = TrainRank(
                           ModelOf(parts[3]), layout, rank.rank, factory,
                           {.device = device, .compute_dtype = parts[4] == "bf16" ? at::kBFloat16 : at::kFloat});
-                      if (layout.sizes.dp == 2 && !layout.shard && rank.rank == 1)
+                      if (layout.sizes.dp == 2 && layout.sharding == arch::Sharding::kNoShard && rank.rank == 1)
                         result.gradients.clear();  // a second copy
                       PrintResult(result);
                       return 0;

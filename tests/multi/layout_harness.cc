@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <stdexcept>
 
 #include "absl/strings/str_cat.h"
@@ -14,6 +15,7 @@
 #include "engine/parallel/flat_store.h"
 #include "engine/parallel/parallel_layer_factory.h"
 #include "engine/parallel/pipeline_runner.h"
+#include "tests/support/live_bytes.h"
 #include "tests/support/tensor_near.h"
 
 namespace slipway::testing {
@@ -108,7 +110,7 @@ void CollectGradients(parallel::FlatStore& store, std::map<std::string, at::Tens
 class RankRun {
  public:
   RankRun(const arch::ModelArch& arch, const Layout& layout, const topology::Mesh& mesh, int rank,
-          comm::GroupFactory& factory, const MatrixDevice& where)
+          comm::GroupFactory& factory, const MatrixDevice& where, const CommCounts* counts)
       : arch_(arch),
         layout_(layout),
         where_(where),
@@ -121,20 +123,29 @@ class RankRun {
       chunk_pieces.push_back(parallel::PiecesOfStage(stage));
       all.insert(all.end(), chunk_pieces.back().begin(), chunk_pieces.back().end());
     }
-    auto store = parallel::FlatStore::Create(arch::BuildParamTable(arch), all, mesh, rank, groups_,
-                                             {.compute_dtype = where.compute_dtype,
-                                              .device = where.device,
-                                              .shard_optimizer = layout.shard,
-                                              .bucket_elements = 5000,
-                                              .sequence_parallel = layout.sequence_parallel});
+    const parallel::FlatStoreOptions options{.compute_dtype = where.compute_dtype,
+                                             .device = where.device,
+                                             .sharding = layout.sharding,
+                                             .bucket_elements = 5000,
+                                             .sequence_parallel = layout.sequence_parallel,
+                                             .overlap_grad_reduce = layout.overlap,
+                                             .overlap_param_gather = layout.overlap,
+                                             .grad_reduce_in_fp32 = layout.grad_reduce_in_fp32};
+    const LiveBytes live;
+    auto store = parallel::FlatStore::Create(arch::BuildParamTable(arch), all, mesh, rank, groups_, options);
     if (!store.ok()) throw std::runtime_error(std::string(store.status().message()));
     store_ = *std::move(store);
+    if (counts != nullptr) {
+      costs_.emplace(arch, chunk_pieces, mesh, rank, groups_, options, layout.recompute, *counts);
+      costs_->ExpectAllocated(live.now());
+    }
     store_->InitializeWeights(3);
     parallel::ParallelLayerFactory layers([this](const std::string& group) { return store_->Handle(group); }, groups_,
                                           {.vocab_size = arch.vocab_size,
                                            .sequence_parallel = layout.sequence_parallel,
                                            .tp_comm_overlap = layout.tp_comm_overlap,
-                                           .cp_comm = layout.cp_comm});
+                                           .cp_comm = layout.cp_comm,
+                                           .recompute = layout.recompute});
     std::vector<model::StagePieces> chunks;
     for (const auto& pieces : chunk_pieces) chunks.push_back(model::BuildDecoder(arch, pieces, layers, where.device));
     runner_ = std::make_unique<parallel::PipelineRunner>(
@@ -142,8 +153,10 @@ class RankRun {
         parallel::PipelineOptions{.hidden_size = arch.hidden_size,
                                   .activation_dtype = where.compute_dtype,
                                   .device = where.device,
-                                  .token_shards = layout.sequence_parallel ? layout.sizes.tp : 1});
-    optimizer_ = std::make_unique<optim::AdamW>(*store_, groups_, optim::AdamWOptions{.max_grad_norm = 0.5});
+                                  .token_shards = layout.sequence_parallel ? layout.sizes.tp : 1,
+                                  .recompute = layout.recompute});
+    optimizer_ = std::make_unique<optim::AdamW>(
+        *store_, groups_, optim::AdamWOptions{.max_grad_norm = 0.5, .count_zeros = true, .params_norm = true});
   }
 
   LayoutResult Train() {
@@ -154,13 +167,17 @@ class RankRun {
       for (int i = 0; i < kMatrixSamples; ++i) weights += WeightOf(i, arch_, layout_);
       parallel::StepInput input = Feed(step);
       input.loss_scale = 1 / weights;
+      if (costs_.has_value()) costs_->BeginStep();
       const at::Tensor loss = runner_->TrainStep(schedule, input);
       if (step == 1) CollectGradients(*store_, result.gradients);
       const optim::StepOutcome outcome = optimizer_->Step(2e-3, loss);
+      if (costs_.has_value()) costs_->ExpectStep(schedule, *store_, layout_.Text());
       const double mean = parallel::SumOverReplicasAndStages(loss, groups_).item<double>() / weights;
       if (groups_.world->rank() != 0) continue;
       result.losses.push_back(mean);
       result.norms.push_back(outcome.grad_norm.item<double>());
+      result.zeros.push_back(outcome.num_zeros.item<double>());
+      result.params_norms.push_back(outcome.params_norm.item<double>());
     }
     const at::Tensor loss = runner_->Evaluate(*topology::ForwardOnly(layout_.sizes.pp, layout_.vpp, MicroBatches()),
                                               Feed(kMatrixSteps + 1));
@@ -192,6 +209,7 @@ class RankRun {
   std::unique_ptr<parallel::FlatStore> store_;
   std::unique_ptr<parallel::PipelineRunner> runner_;
   std::unique_ptr<optim::AdamW> optimizer_;
+  std::optional<CostCheck> costs_;
 };
 
 }  // namespace
@@ -200,23 +218,26 @@ std::string Layout::Text() const {
   return absl::StrCat(topology::MeshText(sizes), vpp > 1 ? absl::StrCat(" vpp", vpp) : "",
                       vpp_group > 0 ? absl::StrCat(" groups of ", vpp_group) : "",
                       pipeline_layout.empty() ? "" : absl::StrCat(" ", pipeline_layout),
-                      order == topology::kDefaultRankOrder ? "" : absl::StrCat(" ", order), shard ? " sharded" : "",
+                      order == topology::kDefaultRankOrder ? "" : absl::StrCat(" ", order), " ",
+                      std::string(ShardingName(sharding)), overlap ? "" : " no overlap",
                       sequence_parallel ? " sequence parallel" : "", tp_comm_overlap ? " tp overlap" : "", " rows ",
                       rows_per_micro_batch, ragged ? " ragged" : "",
                       sizes.cp > 1 ? absl::StrCat(" cp_comm ", static_cast<int>(cp_comm)) : "");
 }
 
 LayoutResult TrainRank(const arch::ModelArch& arch, const Layout& layout, int rank, comm::GroupFactory& factory,
-                       const MatrixDevice& where) {
+                       const MatrixDevice& where, const CommCounts* counts) {
   const topology::Mesh mesh = *topology::Mesh::Create(layout.sizes, layout.order);
-  return RankRun(arch, layout, mesh, rank, factory, where).Train();
+  return RankRun(arch, layout, mesh, rank, factory, where, counts).Train();
 }
 
 LayoutResult Train(const arch::ModelArch& arch, const Layout& layout) {
   LayoutResult whole;
   std::mutex mutex;
-  comm::RunRanks(static_cast<int>(layout.sizes.World()), [&](int rank, comm::GroupFactory& factory) {
-    LayoutResult part = TrainRank(arch, layout, rank, factory);
+  std::vector<std::shared_ptr<CommCounts>> counts;
+  for (int rank = 0; rank < layout.sizes.World(); ++rank) counts.push_back(std::make_shared<CommCounts>());
+  const auto body = [&](int rank, comm::GroupFactory& factory) {
+    LayoutResult part = TrainRank(arch, layout, rank, factory, {}, counts[rank].get());
     std::lock_guard lock(mutex);
     for (const auto& [name, gradient] : part.gradients) {
       const auto [at, is_new] = whole.gradients.try_emplace(name, gradient);
@@ -225,7 +246,8 @@ LayoutResult Train(const arch::ModelArch& arch, const Layout& layout) {
     if (rank != 0) return;
     part.gradients.swap(whole.gradients);
     whole = std::move(part);
-  });
+  };
+  comm::RunRanks(static_cast<int>(layout.sizes.World()), body, {.observer = [&](int rank) { return counts[rank]; }});
   return whole;
 }
 
@@ -235,6 +257,9 @@ void ExpectEqual(const LayoutResult& one, const LayoutResult& other, const std::
     EXPECT_NEAR(other.losses[step] / one.losses[step], 1.0, tolerance) << name << ", loss of step " << step + 1;
   }
   EXPECT_NEAR(other.norms[0] / one.norms[0], 1.0, tolerance) << name << ", gradient norm of step 1";
+  EXPECT_NEAR(other.params_norms[0] / one.params_norms[0], 1.0, tolerance) << name << ", parameter norm of step 1";
+  // Sums that cancel to the last bit on one layout may not on another.
+  EXPECT_NEAR(other.zeros[0], one.zeros[0], 2) << name << ", zeros in the gradients of step 1";
   EXPECT_NEAR(other.evaluation / one.evaluation, 1.0, tolerance) << name << ", evaluation";
   ASSERT_EQ(other.gradients.size(), one.gradients.size());
   for (const auto& [tensor, expected] : one.gradients) {

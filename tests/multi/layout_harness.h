@@ -11,9 +11,12 @@
 #include <vector>
 
 #include "engine/arch/model_arch.h"
+#include "engine/arch/sharding.h"
 #include "engine/comm/parallel_groups.h"
 #include "engine/nn/context_attention.h"
+#include "engine/nn/recompute.h"
 #include "engine/topology/mesh.h"
+#include "tests/multi/layout_costs.h"
 
 namespace slipway::testing {
 
@@ -26,12 +29,15 @@ struct Layout {
   std::string pipeline_layout = {};  // a layout string; empty: layers are dealt evenly
   int vpp_group = 0;                 // micro-batches of a group; 0: pp
   std::string order = std::string(engine::topology::kDefaultRankOrder);
-  bool shard = true;
+  engine::arch::Sharding sharding = engine::arch::Sharding::kOptim;
   int rows_per_micro_batch = 1;
   bool sequence_parallel = false;
   bool tp_comm_overlap = false;
   engine::nn::ContextComm cp_comm = engine::nn::ContextComm::kRing;
   bool ragged = false;  // rows of different lengths; the one rank to compare with has them too
+  bool overlap = true;  // of gradient reduction and of parameter gathering
+  bool grad_reduce_in_fp32 = true;
+  engine::nn::RecomputeOptions recompute = {};
 
   std::string Text() const;
 };
@@ -45,16 +51,19 @@ struct MatrixDevice {
 struct LayoutResult {
   std::vector<double> losses;  // mean over the weights of the global batch
   std::vector<double> norms;
+  std::vector<double> zeros, params_norms;
   double evaluation = 0;                        // the loss sum after the last step
   std::map<std::string, at::Tensor> gradients;  // of step 1, whole tensors on the CPU; NaN is what no rank has given
 };
 
-// On the thread-per-rank communicator.
+// On the thread-per-rank communicator; what every rank holds and sends is compared with its plan (layout_costs.h).
 LayoutResult Train(const engine::arch::ModelArch& arch, const Layout& layout);
 
-// One rank's part. Losses, norms and the evaluation are set on rank 0; gradients are what this rank owns.
+// One rank's part. Losses, norms and the evaluation are set on rank 0; gradients are what this rank owns. `counts` sees
+// the operations of the factory's groups, if given.
 LayoutResult TrainRank(const engine::arch::ModelArch& arch, const Layout& layout, int rank,
-                       engine::comm::GroupFactory& factory, const MatrixDevice& where = {});
+                       engine::comm::GroupFactory& factory, const MatrixDevice& where = {},
+                       const CommCounts* counts = nullptr);
 
 // Losses, norm, evaluation and every gradient within `tolerance` of `one`.
 void ExpectEqual(const LayoutResult& one, const LayoutResult& other, const std::string& name, double tolerance = 1e-5);

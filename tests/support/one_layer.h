@@ -58,7 +58,7 @@ class OneLayer {
     at::Tensor x = x_in.detach().requires_grad_();
     store_->BeginStep();
     at::Tensor out = Forward(x, batch);
-    store_->BeginLastMicroBatch();
+    store_->BeginLastBackward({pieces_[0]->piece()});
     out.backward(dout);
     store_->FinishGradients();
     return {out.detach(), x.grad()};

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -73,16 +74,20 @@ struct RunOptions {
   std::function<void(int64_t step)> on_step;  // rank 0, in its training thread
   std::string job_id = "job-test";
   std::string checkpoints = "checkpoints";
+  // What rank 1 has otherwise than the others, if anything.
+  std::optional<v1::TrainingSpec> spec_of_rank_1;
+  std::string checkpoints_of_rank_1;
 };
 
 struct RunResult {
   Recorder recorder;
   absl::StatusOr<TrainOutcome> outcome = absl::UnknownError("not run");
+  absl::StatusOr<TrainOutcome> outcome_of_rank_1 = absl::UnknownError("not run");
 };
 
 class TrainingRunTest : public ::testing::Test {
  protected:
-  v1::TrainingSpec Spec(int dp, bool sharded = true) {
+  v1::TrainingSpec Spec(int dp, const std::string& sharding = "optim") {
     v1::TrainingSpec spec;
     spec.set_name("run");
     spec.mutable_model()->set_hf_path(kTestModel);
@@ -93,7 +98,7 @@ class TrainingRunTest : public ::testing::Test {
     spec.mutable_training()->set_seq_length(24);
     spec.mutable_optimizer()->set_lr(1e-3);
     spec.mutable_parallelism()->set_data_parallel_size(dp);
-    spec.mutable_parallelism()->set_use_distributed_optimizer(sharded);
+    spec.mutable_parallelism()->set_data_parallel_sharding_strategy(sharding);
     spec.mutable_precision()->set_name("fp32");
     spec.mutable_checkpoint()->set_save_interval(0);
     return spec;
@@ -142,14 +147,20 @@ class TrainingRunTest : public ::testing::Test {
       environment.job_id = options.job_id;
       environment.output_dir = temp_.path();
       environment.checkpoint_dir = JoinPath(temp_.path(), options.checkpoints);
+      if (rank == 1 && !options.checkpoints_of_rank_1.empty()) {
+        environment.checkpoint_dir = options.checkpoints_of_rank_1;
+      }
       environment.files = options.files != nullptr ? options.files : &posix_;
       environment.clock = &clock;
       Recorder other;
       if (rank == 0) result.recorder.on_step = options.on_step;
       Recorder& recorder = rank == 0 ? result.recorder : other;
       const StopAfter control_of_rank(recorder, rank == 0 ? options.stop_after : 0, options.checkpoint_requests);
-      const absl::StatusOr<TrainOutcome> outcome = RunTraining(spec, environment, control_of_rank, recorder);
+      const bool other_spec = rank == 1 && options.spec_of_rank_1.has_value();
+      const v1::TrainingSpec own = other_spec ? spec::Resolve(*options.spec_of_rank_1) : spec;
+      const absl::StatusOr<TrainOutcome> outcome = RunTraining(own, environment, control_of_rank, recorder);
       if (rank == 0) result.outcome = outcome;
+      if (rank == 1) result.outcome_of_rank_1 = outcome;
     });
     return result;
   }

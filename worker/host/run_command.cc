@@ -89,9 +89,11 @@ class LinkObserver final : public train::TrainObserver {
     step_ = step;
   }
   void Metrics(const slipway::v1::StepMetrics& metrics) override {
-    spdlog::info("step {} loss {:.6f} lr {:.6g} grad norm {:.4f} tokens/s {:.0f}{}", metrics.step(), metrics.loss(),
-                 metrics.learning_rate(), metrics.grad_norm(), metrics.tokens_per_second(),
-                 metrics.skipped() ? " skipped" : "");
+    spdlog::info("step {} loss {:.6f} lr {:.6g} grad norm {:.4f}{}{} tokens/s {:.0f}{}", metrics.step(), metrics.loss(),
+                 metrics.learning_rate(), metrics.grad_norm(),
+                 metrics.has_num_zeros() ? StrCat(" num zeros ", metrics.num_zeros()) : "",
+                 metrics.has_params_norm() ? StrCat(" params norm ", metrics.params_norm()) : "",
+                 metrics.tokens_per_second(), metrics.skipped() ? " skipped" : "");
     slipway::v1::MetricRecord record;
     *record.mutable_step() = metrics;
     link_->AddMetrics(std::move(record));

@@ -1,13 +1,14 @@
 // Where every parameter of a rank lies in its flat buckets, as pure arithmetic (no tensor is made here).
 //
-// Groups are placed in the reverse of the table's order, which is the order in which a backward pass finishes them.
-// Each goes to the open bucket of its kind (weight decay, replicated over TP, trainable); a bucket closes when it
-// reaches the size limit, and buckets are numbered by the last group that they hold: number 0 is ready first. A tensor
-// with tied copies on several stages has a bucket of its own, so that the copies' slices line up. Every rank of a
+// Buckets follow the pieces of the model, in the reverse of the table's order, which is the order in which a backward
+// pass finishes them: a bucket takes whole pieces until it has reached the size limit, and a piece that reaches it
+// alone has a bucket of its own. So a layer's parameters are gathered, and its gradients reduced, by one operation.
+// Frozen groups have buckets of their own, as has a tensor with tied copies on several stages, so that the copies'
+// slices line up. Buckets are numbered by the last group that they hold: number 0 is ready first. Every rank of a
 // gradient group (and of a TP group) has the same plan but for what is primary. Thread-safe: pure functions and
 // immutable data.
-#ifndef SLIPWAY_ENGINE_PARALLEL_BUCKET_PLAN_H_
-#define SLIPWAY_ENGINE_PARALLEL_BUCKET_PLAN_H_
+#ifndef SLIPWAY_ENGINE_ARCH_BUCKET_PLAN_H_
+#define SLIPWAY_ENGINE_ARCH_BUCKET_PLAN_H_
 
 #include <cstdint>
 #include <map>
@@ -17,7 +18,7 @@
 #include "absl/status/statusor.h"
 #include "engine/arch/param_spec.h"
 
-namespace slipway::engine::parallel {
+namespace slipway::engine::arch {
 
 inline constexpr int64_t kGroupAlignment = 64;
 
@@ -52,9 +53,8 @@ struct PlannedGroup {
 };
 
 struct PlannedBucket {
-  int64_t elements = 0;  // a multiple of kGroupAlignment × shards
-  bool weight_decay = true;
-  bool tp_replicated = false;
+  int64_t elements = 0;        // a multiple of kGroupAlignment × shards
+  int64_t decay_elements = 0;  // [0, decay_elements) have weight decay, the rest have none
   bool trainable = true;
   bool tied_across_stages = false;  // the gradient is summed over the embedding group
 };
@@ -69,7 +69,7 @@ struct BucketPlan {
 };
 
 struct BucketPlanOptions {
-  arch::TpPlacement tp;
+  TpPlacement tp;
   int shards = 1;
   int64_t bucket_elements = 40'000'000;
   bool sequence_parallel = false;
@@ -79,12 +79,15 @@ struct BucketPlanOptions {
 // both, and has a storage of its own (not primary) where it has not. InvalidArgument naming the parameter: a dimension
 // that does not divide, members of a fuse group that do not fit together, a tied_to that is not in the table or has
 // another shape, a missing or repeated member.
-absl::StatusOr<BucketPlan> PlanBuckets(const std::vector<arch::ParamSpec>& table,
-                                       const std::vector<arch::Piece>& pieces, const BucketPlanOptions& options);
+absl::StatusOr<BucketPlan> PlanBuckets(const std::vector<ParamSpec>& table, const std::vector<Piece>& pieces,
+                                       const BucketPlanOptions& options);
 
 // What slice `shard` of a bucket counts in global sums over the model's ranks: all of it, nothing, or what is primary;
 // alignment gaps may be included (they are zero). In bucket coordinates, ascending.
 std::vector<ElementRange> CountedRanges(const BucketPlan& plan, int bucket, int shard);
+
+// How many elements of CountedRanges are parameters; the others are alignment.
+int64_t CountedElements(const BucketPlan& plan, int bucket, int shard);
 
 // Where gradients must be summed over `ranks` neighbouring TP ranks, clipped to `window` of the bucket; neighbours
 // merged.
@@ -97,6 +100,6 @@ struct TpSumRange {
 };
 std::vector<TpSumRange> TpSumRanges(const BucketPlan& plan, int bucket, const ElementRange& window);
 
-}  // namespace slipway::engine::parallel
+}  // namespace slipway::engine::arch
 
-#endif  // SLIPWAY_ENGINE_PARALLEL_BUCKET_PLAN_H_
+#endif  // SLIPWAY_ENGINE_ARCH_BUCKET_PLAN_H_

@@ -1,4 +1,4 @@
-#include "engine/parallel/bucket_plan.h"
+#include "engine/arch/bucket_plan.h"
 
 #include <algorithm>
 #include <functional>
@@ -12,10 +12,8 @@
 #include "absl/strings/str_join.h"
 #include "common/status_macros.h"
 
-namespace slipway::engine::parallel {
+namespace slipway::engine::arch {
 namespace {
-
-using arch::ParamSpec;
 
 int64_t Product(const std::vector<int64_t>& values) {
   return std::accumulate(values.begin(), values.end(), int64_t{1}, std::multiplies<>());
@@ -23,14 +21,14 @@ int64_t Product(const std::vector<int64_t>& values) {
 
 int64_t RoundUp(int64_t value, int64_t grain) { return (value + grain - 1) / grain * grain; }
 
-bool Holds(const std::vector<arch::Piece>& pieces, const ParamSpec& spec) {
+bool Holds(const std::vector<Piece>& pieces, const ParamSpec& spec) {
   return std::find(pieces.begin(), pieces.end(), spec.piece) != pieces.end();
 }
 
 // Builds the groups, without places in buckets.
 class GroupCollector {
  public:
-  GroupCollector(const std::vector<ParamSpec>& table, const std::vector<arch::Piece>& pieces,
+  GroupCollector(const std::vector<ParamSpec>& table, const std::vector<Piece>& pieces,
                  const BucketPlanOptions& options)
       : table_(table), pieces_(pieces), options_(options) {}
 
@@ -82,9 +80,9 @@ class GroupCollector {
                                       group.shares.size(), " members"));
     }
     PlannedShare share{.spec = index, .offset = is_new ? 0 : Product(group.shape)};
-    SLIPWAY_ASSIGN_OR_RETURN(std::vector<int64_t> local, arch::LocalShape(spec, options_.tp));
+    SLIPWAY_ASSIGN_OR_RETURN(std::vector<int64_t> local, LocalShape(spec, options_.tp));
     for (int dim = 0; dim < static_cast<int>(spec.shape.size()); ++dim) {
-      SLIPWAY_ASSIGN_OR_RETURN(const arch::ShardRange range, arch::LocalRange(spec, dim, options_.tp));
+      SLIPWAY_ASSIGN_OR_RETURN(const ShardRange range, LocalRange(spec, dim, options_.tp));
       if (range.padding > 0 && (dim > 0 || spec.fuse_group.count > 1)) {
         return Fault(spec, "only the rows of a group with one member can be padded");
       }
@@ -92,9 +90,9 @@ class GroupCollector {
       share.extent.push_back(range.count);
     }
     share.elements = Product(share.extent);
-    const int replicas = arch::TpReplicas(spec, options_.tp.size);
+    const int replicas = TpReplicas(spec, options_.tp.size);
     share.primary = !spec.tied_to.has_value() && options_.tp.rank % replicas == 0;
-    share.tp_grad_sum = arch::TpGradSumRanks(spec, options_.tp.size, options_.sequence_parallel);
+    share.tp_grad_sum = TpGradSumRanks(spec, options_.tp.size, options_.sequence_parallel);
     if (is_new) {
       group.shape = std::move(local);
     } else {
@@ -126,27 +124,43 @@ class GroupCollector {
   }
 
   const std::vector<ParamSpec>& table_;
-  const std::vector<arch::Piece>& pieces_;
+  const std::vector<Piece>& pieces_;
   const BucketPlanOptions& options_;
 };
 
 // Gives every group its place.
 class Placer {
  public:
-  Placer(const std::vector<ParamSpec>& table, const std::vector<arch::Piece>& pieces, const BucketPlanOptions& options,
+  Placer(const std::vector<ParamSpec>& table, const std::vector<Piece>& pieces, const BucketPlanOptions& options,
          BucketPlan& plan)
       : table_(table), pieces_(pieces), options_(options), plan_(plan) {}
 
   void Place() {
-    for (auto group = plan_.groups.rbegin(); group != plan_.groups.rend(); ++group) PlaceGroup(*group);
-    NumberByLastGroup();
-    for (PlannedBucket& bucket : plan_.buckets) {
-      bucket.elements = RoundUp(std::max<int64_t>(bucket.elements, 1), kGroupAlignment * options_.shards);
+    for (const PlannedGroup& group : plan_.groups) {
+      if (!TiedAcrossStages(FirstOf(group))) elements_of_piece_[KeyOf(group)] += Padded(group);
     }
+    for (int group = static_cast<int>(plan_.groups.size()) - 1; group >= 0; --group) Deal(group);
+    NumberByLastGroup();
+    for (int bucket = 0; bucket < static_cast<int>(plan_.buckets.size()); ++bucket) LayOut(bucket);
   }
 
  private:
-  using Kind = std::tuple<bool, bool, bool>;
+  using Kind = bool;                                    // trainable
+  using PieceKey = std::tuple<Kind, Piece::Kind, int>;  // of one kind of groups in one piece
+
+  // Being filled.
+  struct Open {
+    int bucket;
+    int64_t elements = 0;
+    PieceKey last;
+  };
+
+  const ParamSpec& FirstOf(const PlannedGroup& group) const { return table_[group.shares[0].spec]; }
+  PieceKey KeyOf(const PlannedGroup& group) const {
+    const ParamSpec& spec = FirstOf(group);
+    return {spec.trainable, spec.piece.kind, spec.piece.layer};
+  }
+  static int64_t Padded(const PlannedGroup& group) { return RoundUp(group.Elements(), kGroupAlignment); }
 
   // Another stage has a copy: this is a tied use without its target, or a target whose use is elsewhere.
   bool TiedAcrossStages(const ParamSpec& spec) const {
@@ -155,52 +169,73 @@ class Placer {
                        [&](const ParamSpec& other) { return other.tied_to == spec.name && !Holds(pieces_, other); });
   }
 
-  void PlaceGroup(PlannedGroup& group) {
-    const ParamSpec& spec = table_[group.shares[0].spec];
-    const bool replicated = options_.tp.size > 1 && arch::TpReplicas(spec, options_.tp.size) == options_.tp.size;
-    const bool alone = TiedAcrossStages(spec);
-    const Kind kind{spec.weight_decay, replicated, spec.trainable};
-    const auto open = open_.find(kind);
-    if (!alone && open != open_.end()) {
-      group.bucket = open->second;
+  // Decides which bucket a group belongs to.
+  void Deal(int index) {
+    PlannedGroup& group = plan_.groups[index];
+    const ParamSpec& spec = FirstOf(group);
+    if (TiedAcrossStages(spec)) {
+      group.bucket = NewBucket(spec, /*tied=*/true);
     } else {
-      group.bucket = static_cast<int>(plan_.buckets.size());
-      plan_.buckets.push_back({.weight_decay = spec.weight_decay,
-                               .tp_replicated = replicated,
-                               .trainable = spec.trainable,
-                               .tied_across_stages = alone});
-      last_group_.push_back(0);
-      if (!alone) open_[kind] = group.bucket;
+      const PieceKey key = KeyOf(group);
+      auto open = open_.find(spec.trainable);
+      const bool full =
+          open != open_.end() && open->second.last != key &&
+          (open->second.elements >= options_.bucket_elements || elements_of_piece_[key] >= options_.bucket_elements);
+      if (open == open_.end() || full) {
+        open = open_.insert_or_assign(spec.trainable, Open{.bucket = NewBucket(spec, /*tied=*/false)}).first;
+      }
+      open->second.last = key;
+      open->second.elements += Padded(group);
+      group.bucket = open->second.bucket;
     }
-    PlannedBucket& bucket = plan_.buckets[group.bucket];
-    group.offset = bucket.elements;
-    for (PlannedShare& share : group.shares) share.offset += group.offset;
-    bucket.elements = RoundUp(group.offset + group.Elements(), kGroupAlignment);
-    last_group_[group.bucket] = ++placed_;
-    if (!alone && bucket.elements >= options_.bucket_elements) open_.erase(kind);
+    members_[group.bucket].push_back(index);
+  }
+
+  int NewBucket(const ParamSpec& spec, bool tied) {
+    plan_.buckets.push_back({.trainable = spec.trainable, .tied_across_stages = tied});
+    members_.emplace_back();
+    return static_cast<int>(plan_.buckets.size()) - 1;
   }
 
   void NumberByLastGroup() {
     std::vector<int> order(plan_.buckets.size());
     std::iota(order.begin(), order.end(), 0);
-    std::sort(order.begin(), order.end(), [&](int a, int b) { return last_group_[a] < last_group_[b]; });
-    std::vector<PlannedBucket> sorted;
-    std::vector<int> number(order.size());
+    // Groups were dealt in descending order: a bucket's last member has the lowest number.
+    std::sort(order.begin(), order.end(), [&](int a, int b) { return members_[a].back() > members_[b].back(); });
+    std::vector<PlannedBucket> buckets;
+    std::vector<std::vector<int>> members;
     for (int old : order) {
-      number[old] = static_cast<int>(sorted.size());
-      sorted.push_back(plan_.buckets[old]);
+      for (int group : members_[old]) plan_.groups[group].bucket = static_cast<int>(buckets.size());
+      buckets.push_back(plan_.buckets[old]);
+      members.push_back(std::move(members_[old]));
     }
-    plan_.buckets = std::move(sorted);
-    for (PlannedGroup& group : plan_.groups) group.bucket = number[group.bucket];
+    plan_.buckets = std::move(buckets);
+    members_ = std::move(members);
+  }
+
+  // Groups with weight decay come first, so that a bucket has two runs at most for the optimizer.
+  void LayOut(int index) {
+    PlannedBucket& bucket = plan_.buckets[index];
+    for (const bool decay : {true, false}) {
+      for (int member : members_[index]) {
+        PlannedGroup& group = plan_.groups[member];
+        if (FirstOf(group).weight_decay != decay) continue;
+        group.offset = bucket.elements;
+        for (PlannedShare& share : group.shares) share.offset += group.offset;
+        bucket.elements += Padded(group);
+      }
+      if (decay) bucket.decay_elements = bucket.elements;
+    }
+    bucket.elements = RoundUp(std::max<int64_t>(bucket.elements, 1), kGroupAlignment * options_.shards);
   }
 
   const std::vector<ParamSpec>& table_;
-  const std::vector<arch::Piece>& pieces_;
+  const std::vector<Piece>& pieces_;
   const BucketPlanOptions& options_;
   BucketPlan& plan_;
-  std::map<Kind, int> open_;
-  std::vector<int> last_group_;  // by bucket: when its last group was placed
-  int placed_ = 0;
+  std::map<Kind, Open> open_;
+  std::map<PieceKey, int64_t> elements_of_piece_;
+  std::vector<std::vector<int>> members_;  // by bucket: its groups, in the order in which they were dealt
 };
 
 // Calls `visit` for the shares of a bucket in ascending order of their place.
@@ -224,7 +259,7 @@ bool Touch(const ElementRange& left, const ElementRange& right) {
 
 int64_t PlannedGroup::Elements() const { return Product(shape); }
 
-absl::StatusOr<BucketPlan> PlanBuckets(const std::vector<ParamSpec>& table, const std::vector<arch::Piece>& pieces,
+absl::StatusOr<BucketPlan> PlanBuckets(const std::vector<ParamSpec>& table, const std::vector<Piece>& pieces,
                                        const BucketPlanOptions& options) {
   if (options.shards < 1 || options.bucket_elements < 1) {
     return absl::InvalidArgumentError(absl::StrCat("buckets of ", options.bucket_elements, " elements over ",
@@ -254,6 +289,17 @@ std::vector<ElementRange> CountedRanges(const BucketPlan& plan, int bucket, int 
   return counted;
 }
 
+int64_t CountedElements(const BucketPlan& plan, int bucket, int shard) {
+  const int64_t size = plan.ShardElements(bucket);
+  const ElementRange window{shard * size, (shard + 1) * size};
+  int64_t counted = 0;
+  ForEachShare(plan, bucket, [&](const PlannedShare& share) {
+    const ElementRange part{std::max(window.begin, share.offset), std::min(window.end, share.offset + share.elements)};
+    if (share.primary && part.size() > 0) counted += part.size();
+  });
+  return counted;
+}
+
 std::vector<TpSumRange> TpSumRanges(const BucketPlan& plan, int bucket, const ElementRange& window) {
   std::vector<TpSumRange> sums;
   int previous = 1;
@@ -271,4 +317,4 @@ std::vector<TpSumRange> TpSumRanges(const BucketPlan& plan, int bucket, const El
   return sums;
 }
 
-}  // namespace slipway::engine::parallel
+}  // namespace slipway::engine::arch
