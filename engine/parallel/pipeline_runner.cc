@@ -65,16 +65,22 @@ at::Tensor PipelineRunner::Run(const PipelineSchedule& schedule, const StepInput
   Ready next = Begin(schedule, passes.front(), input);
   for (size_t i = 0; i < passes.size(); ++i) {
     Ready ready = std::move(next);
+    const Pass pass = ready.pass;
     // This pass's message first: a rank that hangs is seen waiting for what it needs now.
     if (ready.message.work != nullptr) ready.message.work->Wait();
-    if (i + 1 < passes.size()) next = Begin(schedule, passes[i + 1], input);
-    if (ready.pass.kind == PassKind::kForward) {
+    const Pass* following = i + 1 < passes.size() ? &passes[i + 1] : nullptr;
+    // With a single micro-batch a forward's own backward comes next: nothing of it can travel before the forward has
+    // run.
+    const bool turns_back = following != nullptr && pass.kind == PassKind::kForward &&
+                            *following == Pass{PassKind::kBackward, pass.microbatch, pass.chunk};
+    if (following != nullptr && !turns_back) next = Begin(schedule, *following, input);
+    if (pass.kind == PassKind::kForward) {
       Forward(schedule, std::move(ready), input, training, loss_sum);
     } else {
-      const int chunk = ready.pass.chunk;
-      if (i == last_backward[chunk]) store_.BeginLastBackward(PiecesIn(chunks_[chunk]));
+      if (i == last_backward[pass.chunk]) store_.BeginLastBackward(PiecesIn(chunks_[pass.chunk]));
       Backward(schedule, ready, input);
     }
+    if (turns_back) next = Begin(schedule, *following, input);
   }
   AwaitSends();
   return loss_sum;

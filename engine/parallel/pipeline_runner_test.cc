@@ -124,6 +124,14 @@ TEST(PipelineRunner, WhatWasSentTakesNoMemoryAnyMore) {
   }
 }
 
+// The backward of each rank follows its forward at once: its message is asked for in between.
+TEST(PipelineRunner, OneMicroBatchTurnsBackOnEveryRank) {
+  for (const int pp : {1, 2, 3}) {
+    const Walked walked = Walk(*topology::OneForwardOneBackward(pp, 1));
+    EXPECT_EQ(walked.loss, 1.0 * (1 << pp) * kTokens * kHidden) << pp << " ranks";
+  }
+}
+
 TEST(PipelineRunner, VirtualStagesGoAround) {
   for (const int pp : {2, 3}) {
     const topology::PipelineSchedule schedule = *topology::InterleavedOneForwardOneBackward(pp, 3, 2 * pp);
