@@ -20,8 +20,17 @@ namespace {
 // fp32 master weights and both moments; the computing weights follow from the master.
 constexpr int64_t kCheckpointBytesPerParameter = 12;
 
-// The simulated schedule has at most so many micro-batches; more of them only make its steady part longer.
+// The simulated schedule has about so many micro-batches at most; more of them only make its steady part longer.
 constexpr int64_t kMaxSimulatedMicroBatches = 4096;
+
+// Whole groups of virtual stages are left out, and the rest after them stays: another one may be no valid schedule.
+int64_t SimulatedMicroBatches(const v1::ParallelismSpec& sizes, int64_t count) {
+  if (sizes.virtual_pipeline_model_parallel_size() == 1) return std::min(count, kMaxSimulatedMicroBatches);
+  if (count <= kMaxSimulatedMicroBatches) return count;
+  const int64_t set = sizes.microbatch_group_size_per_vp_stage();
+  const int64_t group = set == 0 ? sizes.pipeline_model_parallel_size() : set;
+  return std::max<int64_t>(kMaxSimulatedMicroBatches / group, 1) * group + count % group;
+}
 
 std::string Count(double value) {
   if (value >= 1e12) return absl::StrFormat("%.2fT", value / 1e12);
@@ -78,7 +87,7 @@ absl::Status AddBubble(const v1::TrainingSpec& resolved, const arch::ModelArch& 
   const int64_t count = plan.micro_batches_per_step;
   plan.ideal_bubble = static_cast<double>(plan.mesh.pp - 1) / static_cast<double>(plan.partition.vpp * count);
   SLIPWAY_ASSIGN_OR_RETURN(const topology::PipelineSchedule schedule,
-                           ScheduleOf(sizes, std::min(count, kMaxSimulatedMicroBatches)));
+                           ScheduleOf(sizes, SimulatedMicroBatches(sizes, count)));
   const auto sent = std::find_if(plan.traffic.begin(), plan.traffic.end(), [](const arch::Traffic& traffic) {
     return traffic.group == topology::GroupKind::kPp;
   });

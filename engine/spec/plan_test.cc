@@ -118,6 +118,17 @@ TEST(PlanTest, UpToSixteenThousandRanks) {
   }
 }
 
+// The simulation leaves micro-batches out, and what remains must be a schedule: whole groups of 3 here.
+TEST(PlanTest, ManyMicroBatchesThroughVirtualStagesAreSimulatedInWholeGroups) {
+  const v1::TrainingSpec spec =
+      BigSpec("llama3_1_8b", "global_batch_size: 4101, micro_batch_size: 1, seq_length: 4096",
+              "pipeline_model_parallel_size: 3, virtual_pipeline_model_parallel_size: 2");
+  EXPECT_TRUE(Validate(spec).empty()) << FaultsToStatus(Validate(spec));
+  ASSERT_OK_AND_ASSIGN(const Plan plan, MakePlan(spec, *arch::FindPreset("llama3_1_8b")));
+  EXPECT_EQ(plan.micro_batches_per_step, 4101);
+  EXPECT_GT(plan.simulated_bubble, 0);
+}
+
 // The published table of Megatron-LM's README: sequences of 4096, 131072 tokens, 48 replicas.
 TEST(PlanTest, TheLargestLayoutsOfMegatronsTable) {
   struct Row {
