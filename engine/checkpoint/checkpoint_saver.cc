@@ -201,6 +201,8 @@ absl::StatusOr<int64_t> CheckpointSaver::Write(const Job& job) {
 
   absl::StatusOr<RankPart> part = RankPart();
   if (job.writes) part = WriteRankFile(files_, temporary, rank, job.slices, ring_);
+  // Nobody reads on, whether it is written or has failed: this rank's optimizer need not wait for the others' writers.
+  ring_.Abandon();
   const absl::Status written = part.ok() ? WritePart(files_, temporary, rank, *part) : part.status();
   SLIPWAY_RETURN_IF_ERROR(Agree(written, "writing a checkpoint", *save_group_));
 
