@@ -110,8 +110,9 @@ class TrainingRun {
   std::vector<v1::LineageEntry> lineage_;
   // The newest durable checkpoint of this run's history, also one that it resumed from.
   std::optional<v1::Checkpoint> committed_;
-  int64_t served_requests_ = 0;
-  int64_t saving_step_ = 0;  // of the save that is under way
+  int64_t served_requests_ = 0;    // the newest that a save was begun for
+  int64_t answered_requests_ = 0;  // the newest that a durable checkpoint answers: the next save answers the others
+  int64_t saving_step_ = 0;        // of the save that is under way
   std::optional<checkpoint::CheckpointSaver> saver_;  // last: it reads the store until it is gone
 };
 
@@ -129,15 +130,20 @@ absl::Status TrainingRun::Load() {
   const corpus::BatchSlicing slicing = Slicing(spec_, at);
   SLIPWAY_ASSIGN_OR_RETURN(schedule_, spec::ScheduleOf(spec_.parallelism(), slicing.micro_batches()));
   optimizer_.emplace(model_->store(), *env_.groups, OptimizerOptions(spec_));
-  saver_.emplace(*env_.files, model_->store(), *env_.groups, env_.save_group, int64_t{spec_.checkpoint().save_buffer_mib()} << 20, *env_.clock);
+  saver_.emplace(*env_.files, model_->store(), *env_.groups, env_.save_group,
+                 int64_t{spec_.checkpoint().save_buffer_mib()} << 20, *env_.clock);
   optimizer_->SetListener(&*saver_);
   SLIPWAY_ASSIGN_OR_RETURN(const StartPoint start, Guarded("loading weights", [&] { return LoadWeights(); }));
   runner_.emplace(model_->TakeChunks(), model_->store(), *env_.groups, RunnerOptions(spec_, arch_, env_.device));
   feed_.emplace(datasets_.training, slicing, ShapeOfBatches(spec_, at, env_.device));
   MakeReporter();
   observer_.Ready(start);
-  // Its news may have been lost with the attempt that wrote it.
-  if (committed_.has_value() && IsReporter()) observer_.Committed(*committed_);
+  if (committed_.has_value() && IsReporter()) {
+    // The attempt that wrote it may have died before the sync that makes it durable, or before it could tell.
+    if (const absl::Status synced = env_.files->SyncDirectory(env_.checkpoint_dir); !synced.ok())
+      return WithCause(synced, "STORAGE");
+    observer_.Committed(*committed_);
+  }
   return absl::OkStatus();
 }
 
@@ -316,10 +322,11 @@ absl::Status TrainingRun::BeginSave(int64_t request_number) {
   EndSaveAndGoOn();
   SLIPWAY_RETURN_IF_ERROR(reporter_->Flush());
   observer_.Phase("save");
-  const int64_t answers = request_number > served_requests_ ? request_number : 0;
+  const int64_t answers = request_number > answered_requests_ ? request_number : 0;
   served_requests_ = std::max(served_requests_, request_number);
   if (committed_.has_value() && committed_->step() == state_.step) {
     // Durable already; a new request is answered with it.
+    answered_requests_ = std::max(answered_requests_, answers);
     if (answers > 0 && IsReporter()) {
       committed_->set_request_number(answers);
       observer_.Committed(*committed_);
@@ -347,6 +354,7 @@ absl::Status TrainingRun::EndSave() {
   if (!saver_->finished()) observer_.Phase("save");
   SLIPWAY_ASSIGN_OR_RETURN(const std::vector<v1::Checkpoint> changes, saver_->Take());
   committed_ = changes[0];
+  answered_requests_ = std::max(answered_requests_, committed_->request_number());
   if (IsReporter()) {
     for (const v1::Checkpoint& change : changes) observer_.Committed(change);
   }

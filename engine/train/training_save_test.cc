@@ -2,6 +2,7 @@
 // goes on while the disk does not, and a save that fails costs nothing but itself.
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <thread>
 
 #include "common/fault_file_system.h"
@@ -125,6 +126,24 @@ TEST_F(TrainingSaveTest, AnErrorAtAnyMomentOfASaveCostsThatSaveAlone) {
     for (const std::string& name : names) EXPECT_EQ(name.find(".saving"), std::string::npos) << nth;
   }
   EXPECT_GT(failures, 8);
+}
+
+TEST_F(TrainingSaveTest, ARequestWhoseSaveFailedIsAnsweredByTheNextThatSucceeds) {
+  FaultFileSystem disk(posix_);
+  disk.SetFreeBytes(0);
+  // The save of step 0 is over once that of step 4 was begun, which may find the disk full or not.
+  const auto make_room = [&](int64_t step) {
+    if (step == 5) disk.SetFreeBytes(int64_t{1} << 40);
+  };
+  const RunResult run =
+      Run(SavingSpec(1, "fp32", true), {.checkpoint_requests = 3, .files = &disk, .on_step = make_room});
+  ASSERT_OK(run.outcome);
+  EXPECT_TRUE(run.recorder.failed_saves.contains(0));
+  std::vector<int64_t> numbers;
+  for (const v1::Checkpoint& checkpoint : run.recorder.checkpoints) numbers.push_back(checkpoint.request_number());
+  ASSERT_FALSE(numbers.empty());
+  EXPECT_EQ(numbers.front(), 3);
+  EXPECT_EQ(std::count(numbers.begin(), numbers.end(), 3), 1);
 }
 
 TEST_F(TrainingSaveTest, WhatASaveThatDiedLeftBehindGoesWithTheNext) {
