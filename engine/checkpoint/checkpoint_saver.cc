@@ -79,7 +79,7 @@ absl::Status Prepare(FileSystem& files, const SaveRequest& request, format::Chec
   SLIPWAY_ASSIGN_OR_RETURN(const format::CheckpointList list,
                            format::ListCheckpoints(files, request.root, request.job_id));
   SLIPWAY_RETURN_IF_ERROR(format::CheckOwner(list, request.root));
-  SLIPWAY_RETURN_IF_ERROR(format::RemoveAbandoned(files, request.root));
+  SLIPWAY_RETURN_IF_ERROR(format::RemoveAbandoned(files, request.root, request.epoch));
   SLIPWAY_RETURN_IF_ERROR(format::CheckSpace(files, request.root, tensor_bytes + kOverheadBytes));
   return format::BeginCheckpoint(files, request.root, id).status();
 }

@@ -153,14 +153,15 @@ absl::Status AbortCheckpoint(FileSystem& file_system, const std::string& root, C
   return file_system.RemoveTree(TemporaryDirectory(root, id));
 }
 
-absl::Status RemoveAbandoned(FileSystem& file_system, const std::string& root) {
+absl::Status RemoveAbandoned(FileSystem& file_system, const std::string& root, int64_t epoch) {
   absl::StatusOr<std::vector<std::string>> names = file_system.List(root);
   if (absl::IsNotFound(names.status())) return absl::OkStatus();
   if (!names.ok()) return names.status();
   for (const std::string& name : *names) {
     for (const std::string_view prefix : {kTemporaryPrefix, kRemovingPrefix}) {
       if (!absl::StartsWith(name, ToAbsl(prefix))) continue;
-      if (!ParseCheckpointName(std::string_view(name).substr(prefix.size())).has_value()) continue;
+      const std::optional<CheckpointId> id = ParseCheckpointName(std::string_view(name).substr(prefix.size()));
+      if (!id.has_value() || id->epoch > epoch) continue;
       SLIPWAY_RETURN_IF_ERROR(file_system.RemoveTree(JoinPath(root, name)));
     }
   }
@@ -178,13 +179,14 @@ absl::Status CheckSpace(FileSystem& file_system, const std::string& root, int64_
 std::vector<CheckpointId> ChooseForRemoval(const CheckpointList& list, const std::vector<LineageEntry>& lineage,
                                            const RetentionPolicy& policy) {
   std::vector<CheckpointId> chosen;
-  if (policy.keep_last <= 0) return chosen;
+  if (policy.keep_last <= 0 || lineage.empty()) return chosen;
   int64_t kept = 0;
   for (auto entry = list.complete.rbegin(); entry != list.complete.rend(); ++entry) {
     const bool ours = InLineage(lineage, entry->id.epoch, entry->id.step);
     if (ours && kept < policy.keep_last) {
       ++kept;
-    } else if (!policy.pinned.contains(entry->id) && !policy.being_read.contains(entry->id)) {
+    } else if (entry->id.epoch <= lineage.back().epoch && !policy.pinned.contains(entry->id) &&
+               !policy.being_read.contains(entry->id)) {
       chosen.push_back(entry->id);
     }
   }

@@ -83,8 +83,9 @@ absl::StatusOr<std::string> BeginCheckpoint(FileSystem& file_system, const std::
 absl::Status CommitCheckpoint(FileSystem& file_system, const std::string& root, const Manifest& manifest);
 // Removes the temporary directory of a save that failed.
 absl::Status AbortCheckpoint(FileSystem& file_system, const std::string& root, CheckpointId id);
-// Removes what crashed saves and removals left. Only when nobody is saving under this root.
-absl::Status RemoveAbandoned(FileSystem& file_system, const std::string& root);
+// Removes what crashed saves and removals of attempts up to `epoch` left. Only when none of them is saving under this
+// root; what later attempts do there is not touched: the caller may have lost its job without knowing.
+absl::Status RemoveAbandoned(FileSystem& file_system, const std::string& root, int64_t epoch);
 // ResourceExhausted, with both numbers and the path, when fewer bytes are free than `needed`.
 absl::Status CheckSpace(FileSystem& file_system, const std::string& root, int64_t needed);
 
@@ -94,8 +95,8 @@ struct RetentionPolicy {
   std::set<CheckpointId> being_read;  // an export or another job reads them now
 };
 // Those of the job to remove, oldest first: never the newest in the lineage (the last good one), never pinned ones or
-// ones being read. Checkpoints outside the lineage do not count among the kept and are removed as well; those of other
-// jobs stay.
+// ones being read, and never those of attempts later than the lineage's: whoever asks has lost the job to them. Other
+// checkpoints outside the lineage do not count among the kept and are removed as well; those of other jobs stay.
 std::vector<CheckpointId> ChooseForRemoval(const CheckpointList& list, const std::vector<LineageEntry>& lineage,
                                            const RetentionPolicy& policy);
 // Renames first, so that a half-removed directory is no checkpoint.

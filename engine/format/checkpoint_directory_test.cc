@@ -16,6 +16,7 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::UnorderedElementsAre;
 
 absl::Status WriteSynced(FileSystem& files, const std::string& path, std::string_view contents) {
   SLIPWAY_ASSIGN_OR_RETURN(const std::unique_ptr<WritableFile> file, files.OpenForWrite(path, WriteMode::kTruncate));
@@ -143,7 +144,7 @@ TEST(CheckpointTest, ASaveThatFailsAtAnyOperation) {
       EXPECT_THAT(std::string(status.message()), HasSubstr(dir.path()));
       ASSERT_FALSE(list.complete.empty());
       EXPECT_EQ(list.complete[0].id.step, 10);
-      ASSERT_OK(RemoveAbandoned(real, dir.path()));
+      ASSERT_OK(RemoveAbandoned(real, dir.path(), /*epoch=*/3));
       ASSERT_OK_AND_ASSIGN(const auto names, real.List(dir.path()));
       EXPECT_EQ(names.size(), list.complete.size());
       if (list.complete.size() == 1) {
@@ -203,6 +204,10 @@ TEST(RetentionTest, KeepsTheNewestThePinnedAndThoseBeingRead) {
               ElementsAre(CheckpointId{80, 2}, CheckpointId{90, 2}, CheckpointId{110, 2}));
   EXPECT_THAT(ChooseForRemoval(list, kLineage, {.keep_last = 1, .pinned = {{80, 2}}, .being_read = {{110, 3}}}),
               ElementsAre(CheckpointId{90, 2}, CheckpointId{100, 2}, CheckpointId{110, 2}));
+  // Epoch 2 goes on although it has lost its job to epoch 3, whose checkpoints are not its to remove.
+  const std::vector<LineageEntry> lost = {{.epoch = 2, .forked_from = {}}};
+  EXPECT_THAT(ChooseForRemoval(list, lost, {.keep_last = 3, .pinned = {}, .being_read = {}}),
+              ElementsAre(CheckpointId{80, 2}));
   // Nothing of this lineage is there: whatever there is stays.
   EXPECT_THAT(
       ChooseForRemoval(list, {{.epoch = 9, .forked_from = {}}}, {.keep_last = 1, .pinned = {}, .being_read = {}}),
@@ -240,10 +245,11 @@ TEST(CheckpointTest, AbandonedDirectoriesGoAndOthersStay) {
   for (const char* name : {".removing-step-00000002-e1", ".saving-mine", "notes", "step-x"}) {
     ASSERT_OK(files.MakeDirectories(dir.Path(name)));
   }
-  ASSERT_OK(RemoveAbandoned(files, dir.path()));
+  ASSERT_OK(BeginCheckpoint(files, dir.path(), {1, 2}));  // a later attempt is saving
+  ASSERT_OK(RemoveAbandoned(files, dir.path(), /*epoch=*/1));
   ASSERT_OK_AND_ASSIGN(const auto names, files.List(dir.path()));
-  EXPECT_THAT(names, ElementsAre(".saving-mine", "notes", "step-x"));
-  EXPECT_OK(RemoveAbandoned(files, dir.Path("none")));
+  EXPECT_THAT(names, UnorderedElementsAre(".saving-mine", ".saving-step-00000001-e2", "notes", "step-x"));
+  EXPECT_OK(RemoveAbandoned(files, dir.Path("none"), /*epoch=*/1));
 }
 
 }  // namespace

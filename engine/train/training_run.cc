@@ -157,7 +157,8 @@ absl::StatusOr<StartPoint> TrainingRun::LoadWeights() {
     return WithCause(found.status(), absl::IsFailedPrecondition(found.status()) ? "USER_ERROR" : "STORAGE");
   const std::optional<checkpoint::ResumePoint>& resume = *found;
   if (IsReporter()) {
-    if (const absl::Status cleared = format::RemoveAbandoned(*env_.files, env_.checkpoint_dir); !cleared.ok()) {
+    if (const absl::Status cleared = format::RemoveAbandoned(*env_.files, env_.checkpoint_dir, env_.epoch);
+        !cleared.ok()) {
       spdlog::warn("what earlier saves left stays: {}", ToStd(cleared.message()));
     }
   }
