@@ -182,7 +182,7 @@ void EmitJob(const Command& command, const v1::Job& job) {
   command.Emit(job, absl::StrCat(job.id(), " ", StateText(job.state()), "\n"), absl::StrCat(job.id(), "\n"));
 }
 
-// Pause, resume and cancel: a request with a job and a request id, an answer with the job.
+// A verb: a request with a job and a request id, an answer with the job.
 template <typename Request, typename Response>
 absl::StatusOr<v1::Job> CallVerb(Connection& connection,
                                  grpc::Status (v1::JobService::Stub::*method)(grpc::ClientContext*, const Request&,
@@ -209,17 +209,26 @@ absl::StatusOr<int> Resume(const Command& command, const std::string& job, const
   return kExitOk;
 }
 
-void AddVerbs(CLI::App* jobs, Command* command) {
+// A verb whose only argument is the job.
+template <typename Request, typename Response>
+void AddVerb(CLI::App* jobs, Command* command, const std::string& name, const std::string& help,
+             grpc::Status (v1::JobService::Stub::*method)(grpc::ClientContext*, const Request&, Response*)) {
   const auto job = std::make_shared<std::string>();
-  CLI::App* pause = jobs->add_subcommand("pause", "Save a checkpoint and give the slots back");
-  pause->add_option("job", *job, "Id, or a name that only one job has")->required();
-  command->Run(pause, [=]() -> absl::StatusOr<int> {
+  CLI::App* verb = jobs->add_subcommand(name, help);
+  verb->add_option("job", *job, "Id, or a name that only one job has")->required();
+  command->Run(verb, [=]() -> absl::StatusOr<int> {
     SLIPWAY_ASSIGN_OR_RETURN(const std::unique_ptr<Connection> connection, command->Connect());
-    SLIPWAY_ASSIGN_OR_RETURN(const v1::Job paused, CallVerb(*connection, &v1::JobService::Stub::PauseJob, *job));
-    EmitJob(*command, paused);
+    SLIPWAY_ASSIGN_OR_RETURN(const v1::Job changed, CallVerb(*connection, method, *job));
+    EmitJob(*command, changed);
     return kExitOk;
   });
+}
 
+void AddVerbs(CLI::App* jobs, Command* command) {
+  using Stub = v1::JobService::Stub;
+  AddVerb(jobs, command, "pause", "Save a checkpoint and give the slots back", &Stub::PauseJob);
+
+  const auto job = std::make_shared<std::string>();
   const auto overrides = std::make_shared<std::vector<std::string>>();
   CLI::App* resume = jobs->add_subcommand("resume", "Go on from the last checkpoint, also with another layout");
   resume->add_option("job", *job, "Id or name")->required();
@@ -228,14 +237,9 @@ void AddVerbs(CLI::App* jobs, Command* command) {
       ->type_name("KEY=VALUE");
   command->Run(resume, [=] { return Resume(*command, *job, *overrides); });
 
-  CLI::App* cancel = jobs->add_subcommand("cancel", "End a job for good; its checkpoints stay");
-  cancel->add_option("job", *job, "Id or name")->required();
-  command->Run(cancel, [=]() -> absl::StatusOr<int> {
-    SLIPWAY_ASSIGN_OR_RETURN(const std::unique_ptr<Connection> connection, command->Connect());
-    SLIPWAY_ASSIGN_OR_RETURN(const v1::Job cancelled, CallVerb(*connection, &v1::JobService::Stub::CancelJob, *job));
-    EmitJob(*command, cancelled);
-    return kExitOk;
-  });
+  AddVerb(jobs, command, "cancel", "End a job for good; its checkpoints stay", &Stub::CancelJob);
+  AddVerb(jobs, command, "hold", "Keep a queued job in its place and from starting", &Stub::HoldJob);
+  AddVerb(jobs, command, "release", "Let a held job start when its turn comes", &Stub::ReleaseJob);
 }
 
 }  // namespace

@@ -109,6 +109,14 @@ struct CheckpointFlags {
   bool wait = false;
 };
 
+// What the last failed save said; empty when the last one succeeded.
+std::string FailedSave(const v1::Job& job) {
+  for (const v1::JobCondition& condition : job.conditions()) {
+    if (condition.type() == "Saving" && !condition.status()) return condition.message();
+  }
+  return "";
+}
+
 absl::StatusOr<int> CheckpointNow(const Command& command, const CheckpointFlags& flags) {
   SLIPWAY_ASSIGN_OR_RETURN(const std::unique_ptr<Connection> connection, command.Connect());
   v1::CheckpointJobRequest request;
@@ -121,8 +129,12 @@ absl::StatusOr<int> CheckpointNow(const Command& command, const CheckpointFlags&
                  absl::StrCat(response.job().id(), "\n"));
     return kExitOk;
   }
+  const std::string failed_before = FailedSave(response.job());
   while (!command.stopped()) {
     SLIPWAY_ASSIGN_OR_RETURN(const v1::Job job, GetJob(*connection, response.job().id()));
+    if (const std::string failed = FailedSave(job); !failed.empty() && failed != failed_before) {
+      return absl::ResourceExhaustedError(absl::StrCat("the save failed: ", OneLine(failed)));
+    }
     for (const v1::Checkpoint& checkpoint : job.checkpoints()) {
       if (checkpoint.request_number() < response.request_number()) continue;
       command.Emit(checkpoint, absl::StrCat(OneLine(checkpoint.path()), "\n"), absl::StrCat(checkpoint.path(), "\n"));

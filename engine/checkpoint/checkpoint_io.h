@@ -1,6 +1,7 @@
-// Tensors of a flat store from checkpoint directories and Hugging Face directories (engine/format holds the byte formats;
-// checkpoint_saver.h writes). A load works out with the range planner which bytes of which files this rank's slices are,
-// so any layout reads any other. Thread-safety: the training thread. CommError passes through as an exception.
+// Tensors of a flat store from checkpoint directories and Hugging Face directories (engine/format holds the byte
+// formats; checkpoint_saver.h writes). A load works out with the range planner which bytes of which files this rank's
+// slices are, so any layout reads any other. Thread-safety: the training thread. CommError passes through as an
+// exception.
 #ifndef SLIPWAY_ENGINE_CHECKPOINT_CHECKPOINT_IO_H_
 #define SLIPWAY_ENGINE_CHECKPOINT_CHECKPOINT_IO_H_
 

@@ -78,16 +78,20 @@ absl::Status FillKind(CheckpointReader& reader, StateKind kind, SliceOf slice_of
 
 absl::StatusOr<RunState> LoadCheckpoint(FileSystem& files, const std::string& path, parallel::FlatStore& store) {
   SLIPWAY_ASSIGN_OR_RETURN(CheckpointReader reader, CheckpointReader::Open(files, path));
-  SLIPWAY_RETURN_IF_ERROR(FillKind(reader, StateKind::kMaster, [](const parallel::Bucket& b) { return b.master; }, store));
-  SLIPWAY_RETURN_IF_ERROR(FillKind(reader, StateKind::kExpAvg, [](const parallel::Bucket& b) { return b.exp_avg; }, store));
-  SLIPWAY_RETURN_IF_ERROR(FillKind(reader, StateKind::kExpAvgSq, [](const parallel::Bucket& b) { return b.exp_avg_sq; }, store));
+  SLIPWAY_RETURN_IF_ERROR(FillKind(
+      reader, StateKind::kMaster, [](const parallel::Bucket& b) { return b.master; }, store));
+  SLIPWAY_RETURN_IF_ERROR(FillKind(
+      reader, StateKind::kExpAvg, [](const parallel::Bucket& b) { return b.exp_avg; }, store));
+  SLIPWAY_RETURN_IF_ERROR(FillKind(
+      reader, StateKind::kExpAvgSq, [](const parallel::Bucket& b) { return b.exp_avg_sq; }, store));
   store.PublishWeights();
   return StateFromManifest(reader.manifest());
 }
 
 absl::Status LoadCheckpointWeights(FileSystem& files, const std::string& path, parallel::FlatStore& store) {
   SLIPWAY_ASSIGN_OR_RETURN(CheckpointReader reader, CheckpointReader::Open(files, path));
-  SLIPWAY_RETURN_IF_ERROR(FillKind(reader, StateKind::kWeight, [](const parallel::Bucket& b) { return b.loaded_slice(); }, store));
+  SLIPWAY_RETURN_IF_ERROR(FillKind(
+      reader, StateKind::kWeight, [](const parallel::Bucket& b) { return b.loaded_slice(); }, store));
   store.PublishWeights();
   return absl::OkStatus();
 }

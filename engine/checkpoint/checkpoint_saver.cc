@@ -73,7 +73,8 @@ absl::StatusOr<format::Manifest> MakeManifest(FileSystem& files, const SaveReque
   return manifest;
 }
 
-// Rank 0, before anybody writes: the directory, and room for what will be written. What saves that died left behind goes.
+// Rank 0, before anybody writes: the directory, and room for what will be written. What saves that died left behind
+// goes.
 absl::Status Prepare(FileSystem& files, const SaveRequest& request, format::CheckpointId id, int64_t tensor_bytes) {
   SLIPWAY_RETURN_IF_ERROR(files.MakeDirectories(request.root));
   SLIPWAY_ASSIGN_OR_RETURN(const format::CheckpointList list,
@@ -159,7 +160,8 @@ void CheckpointSaver::Begin(SaveRequest request) {
   ring_.Begin(job.slices.slices);
   outcome_ = std::async(std::launch::async, [this, job = std::move(job)] {
     // However it ends: nobody reads on, so the optimizer need not wait.
-    const std::unique_ptr<SnapshotRing, void (*)(SnapshotRing*)> end(&ring_, [](SnapshotRing* ring) { ring->Abandon(); });
+    const std::unique_ptr<SnapshotRing, void (*)(SnapshotRing*)> end(&ring_,
+                                                                     [](SnapshotRing* ring) { ring->Abandon(); });
     return Run(job);
   });
 }

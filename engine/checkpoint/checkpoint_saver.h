@@ -6,11 +6,11 @@
 //   ... steps ...
 //   if (saver.finished()) outcome = saver.Take();
 //
-// A save runs on a thread of its own and reads the state through a bounded ring (snapshot_ring.h); the optimizer waits for
-// it only where the ring is full. Each rank writes its slices as they lie, one safetensors file a rank, into a temporary
-// directory; once all have written, rank 0 writes the manifest and renames. The threads of all ranks agree over a group
-// that nothing else uses, so the outcome of a save is the same on all ranks, whatever their training threads do meanwhile.
-// At most one save is under way. Thread-safety: the training thread.
+// A save runs on a thread of its own and reads the state through a bounded ring (snapshot_ring.h); the optimizer waits
+// for it only where the ring is full. Each rank writes its slices as they lie, one safetensors file a rank, into a
+// temporary directory; once all have written, rank 0 writes the manifest and renames. The threads of all ranks agree
+// over a group that nothing else uses, so the outcome of a save is the same on all ranks, whatever their training
+// threads do meanwhile. At most one save is under way. Thread-safety: the training thread.
 #ifndef SLIPWAY_ENGINE_CHECKPOINT_CHECKPOINT_SAVER_H_
 #define SLIPWAY_ENGINE_CHECKPOINT_CHECKPOINT_SAVER_H_
 
@@ -46,10 +46,10 @@ struct SaveRequest {
   int64_t request_number = 0;
 };
 
-// What changed, in order: the committed checkpoint first (with its size on rank 0), then, on rank 0, those that retention
-// deleted. Or why there is no checkpoint, alike on all ranks: an error on one rank (a full disk) is an error on all, and
-// nothing but the temporary directory, which is removed, was touched. ResourceExhausted when the disk is too full, before
-// anything is written where the free space already says so.
+// What changed, in order: the committed checkpoint first (with its size on rank 0), then, on rank 0, those that
+// retention deleted. Or why there is no checkpoint, alike on all ranks: an error on one rank (a full disk) is an error
+// on all, and nothing but the temporary directory, which is removed, was touched. ResourceExhausted when the disk is
+// too full, before anything is written where the free space already says so.
 using SaveOutcome = absl::StatusOr<std::vector<v1::Checkpoint>>;
 
 class CheckpointSaver final : public optim::UpdateListener {
@@ -78,8 +78,8 @@ class CheckpointSaver final : public optim::UpdateListener {
   struct Job {
     SaveRequest request;
     RankSlices slices;
-    bool writes = false;         // replicas of an optimizer that is not sharded leave it to the first of them
-    int64_t bytes_of_all = 0;    // of tensors, over all ranks
+    bool writes = false;       // replicas of an optimizer that is not sharded leave it to the first of them
+    int64_t bytes_of_all = 0;  // of tensors, over all ranks
   };
 
   SaveOutcome Run(const Job& job);

@@ -39,7 +39,8 @@ absl::Status LoadHfWeights(FileSystem& files, const std::string& directory, para
       return weights.Read(*tensor, offset, out);
     };
     const format::Piece target{{range.share->box.start, range.share->box.extent}, range.begin, range.end};
-    at::Tensor slice = store.buckets()[range.share->bucket].loaded_slice().narrow(0, range.offset, range.end - range.begin);
+    at::Tensor slice =
+        store.buckets()[range.share->bucket].loaded_slice().narrow(0, range.offset, range.end - range.begin);
     SLIPWAY_RETURN_IF_ERROR(FillTensor(spec.name, spec.shape, {stored}, target, slice));
   }
   store.PublishWeights();

@@ -56,7 +56,8 @@ RankSlices SlicesOf(parallel::FlatStore& store) {
       tensor.kind = stored.kind;
       tensor.dtype = DType::kFloat32;
       tensor.shape = range.share->spec->shape;
-      tensor.shards.push_back({"", range.offset * DTypeSize(DType::kFloat32),
+      tensor.shards.push_back({"",
+                               range.offset * DTypeSize(DType::kFloat32),
                                {{range.share->box.start, range.share->box.extent}, range.begin, range.end}});
       result.ranges.push_back({found->second, std::move(tensor)});
     }

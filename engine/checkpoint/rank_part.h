@@ -21,8 +21,8 @@ struct RankPart {
   std::vector<format::ManifestTensor> tensors;  // shards of this rank alone
 };
 
-// What a rank has to write: slices of the store in ascending order of their buckets, and the elements of tensors that lie
-// in them.
+// What a rank has to write: slices of the store in ascending order of their buckets, and the elements of tensors that
+// lie in them.
 struct RankSlices {
   std::vector<std::string> names;  // in the file, which has them in this order
   std::vector<SnapshotSlice> slices;
@@ -35,7 +35,8 @@ struct RankSlices {
 // Looks at the store, and copies nothing. Training thread.
 RankSlices SlicesOf(parallel::FlatStore& store);
 
-// Writes the snapshot of the slices, as `ring` gives it, into `directory`, synced. Cancelled when the ring was abandoned.
+// Writes the snapshot of the slices, as `ring` gives it, into `directory`, synced. Cancelled when the ring was
+// abandoned.
 absl::StatusOr<RankPart> WriteRankFile(FileSystem& files, const std::string& directory, int rank,
                                        const RankSlices& slices, SnapshotRing& ring);
 

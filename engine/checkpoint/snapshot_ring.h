@@ -5,12 +5,11 @@
 //   while (auto bytes = ring.Next()) …   // writer thread: the bytes of step S, in the order of the slices
 //   ring.Protect(bucket);                // training thread, before step S + 1 overwrites that bucket
 //
-// Nothing is copied at Begin. The writer copies piece by piece while the next step computes; whatever of a bucket it has
-// not got to when the optimizer wants to overwrite it, the training thread copies itself, and it waits only while the
-// ring is full. So the bytes are those of step S exactly, and memory is bounded whatever the size of the state.
-// On CUDA the ring is pinned memory, and copies run on a stream of their own behind what the training stream had queued
-// at Begin.
-// Thread-safety: Begin and Protect from the training thread, Next from one writer thread, Abandon from any.
+// Nothing is copied at Begin. The writer copies piece by piece while the next step computes; whatever of a bucket it
+// has not got to when the optimizer wants to overwrite it, the training thread copies itself, and it waits only while
+// the ring is full. So the bytes are those of step S exactly, and memory is bounded whatever the size of the state. On
+// CUDA the ring is pinned memory, and copies run on a stream of their own behind what the training stream had queued at
+// Begin. Thread-safety: Begin and Protect from the training thread, Next from one writer thread, Abandon from any.
 #ifndef SLIPWAY_ENGINE_CHECKPOINT_SNAPSHOT_RING_H_
 #define SLIPWAY_ENGINE_CHECKPOINT_SNAPSHOT_RING_H_
 
@@ -66,7 +65,7 @@ class SnapshotRing {
   const at::Device device_;
   const int64_t buffer_bytes_;
   const int64_t piece_bytes_;
-  std::vector<at::Tensor> slots_;            // uint8, on the host
+  std::vector<at::Tensor> slots_;           // uint8, on the host
   std::optional<c10::Stream> copy_stream_;  // not on CPU
 
   mutable std::mutex mutex_;

@@ -23,8 +23,8 @@ struct StoredPiece {
   std::function<absl::Status(int64_t byte_offset, absl::Span<std::byte> out)> read;
 };
 
-// Reads the elements `target` of the tensor of `shape` into `out`, of as many elements and any float type, on any device. Holds at
-// most 64 MiB of them on the host at a time. Errors name the tensor.
+// Reads the elements `target` of the tensor of `shape` into `out`, of as many elements and any float type, on any
+// device. Holds at most 64 MiB of them on the host at a time. Errors name the tensor.
 absl::Status FillTensor(const std::string& name, absl::Span<const int64_t> shape,
                         const std::vector<StoredPiece>& stored, const format::Piece& target, at::Tensor out);
 

@@ -55,8 +55,9 @@ class DataFeed {
   DataFeed(const DataFeed&) = delete;
   DataFeed& operator=(const DataFeed&) = delete;
 
-  // The batch of the samples from `consumed` on. Asking for them in order finds each one prepared. DataLoss and the like
-  // from the source; FailedPrecondition when no token of the whole global batch carries a loss. With a cause class.
+  // The batch of the samples from `consumed` on. Asking for them in order finds each one prepared. DataLoss and the
+  // like from the source; FailedPrecondition when no token of the whole global batch carries a loss. With a cause
+  // class.
   absl::StatusOr<StepBatch> Take(int64_t consumed);
 
  private:

@@ -148,8 +148,7 @@ absl::StatusOr<Datasets> OpenDatasets(const v1::TrainingSpec& resolved, const ar
   for (const auto& [source, path] : {std::pair{opened->training, resolved.dataset().path()},
                                      std::pair{opened->validation, resolved.dataset().validation_path()}}) {
     if (source == nullptr) continue;
-    if (const absl::Status checked = CheckVocabulary(*source, arch, path); !checked.ok())
-      return DataFault(checked);
+    if (const absl::Status checked = CheckVocabulary(*source, arch, path); !checked.ok()) return DataFault(checked);
   }
   return opened;
 }

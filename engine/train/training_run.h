@@ -32,9 +32,9 @@ struct StartPoint {
 class TrainObserver {
  public:
   virtual ~TrainObserver() = default;
-  virtual void Phase(std::string_view phase) = 0;              // "load", "step", "save" (waits for a save), "eval", "export"
-  virtual void Ready(const StartPoint& start) = 0;             // loaded, before the first step
-  virtual void StepDone(int64_t step) = 0;                     // on every rank
+  virtual void Phase(std::string_view phase) = 0;   // "load", "step", "save" (waits for a save), "eval", "export"
+  virtual void Ready(const StartPoint& start) = 0;  // loaded, before the first step
+  virtual void StepDone(int64_t step) = 0;          // on every rank
   virtual void Metrics(const v1::StepMetrics& metrics) = 0;    // rank 0
   virtual void Evaluated(const v1::EvalMetrics& metrics) = 0;  // rank 0
   // Rank 0: durable now, or deleted (its state says). Also the one that the run resumed from.

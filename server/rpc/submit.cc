@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <random>
+#include <system_error>
 
 #include "absl/random/random.h"
 #include "absl/strings/str_cat.h"
@@ -28,6 +29,13 @@ bool IsUnder(const std::filesystem::path& path, const std::filesystem::path& roo
 std::filesystem::path Normal(const std::string& path) {
   std::filesystem::path normal = std::filesystem::path(path).lexically_normal();
   return normal.has_filename() ? normal : normal.parent_path();
+}
+
+// With links followed, as far as the path exists on this machine: two names of one directory are one.
+std::filesystem::path Real(const std::string& path) {
+  std::error_code error;
+  const std::filesystem::path real = std::filesystem::weakly_canonical(Normal(path), error);
+  return error ? Normal(path) : Normal(real.string());
 }
 
 }  // namespace
@@ -68,9 +76,9 @@ absl::StatusOr<core::CreateJob> MakeCreateJob(const v1::CreateJobRequest& reques
 
 absl::Status CheckCheckpointDir(const core::ClusterState& state, const core::CreateJob& create) {
   if (create.spec.checkpoint().path().empty()) return absl::OkStatus();  // a directory of its own
-  const std::filesystem::path wanted = Normal(create.checkpoint_dir);
+  const std::filesystem::path wanted = Real(create.checkpoint_dir);
   for (const auto& [id, entry] : state.jobs) {
-    if (core::IsFinal(entry.job.state()) || Normal(entry.job.checkpoint_dir()) != wanted) continue;
+    if (core::IsFinal(entry.job.state()) || Real(entry.job.checkpoint_dir()) != wanted) continue;
     return WithReason(
         absl::FailedPreconditionError(absl::StrCat(
             "checkpoint.path = ", create.spec.checkpoint().path(), ": job ", id, " (\"", entry.job.name(), "\", ",

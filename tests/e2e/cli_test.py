@@ -71,6 +71,23 @@ class Ports(unittest.TestCase):
                 self.assertNotIn(".cc:", daemon.stderr)
 
 
+class Holding(unittest.TestCase):
+    def test_a_held_job_waits_until_it_is_released(self):
+        with Cluster(slots=1) as cluster:
+            one_rank = {"data_parallel_size": 1}
+            first = cluster.submit(tiny_job(name="first", training={"train_iters": 100000}, parallelism=one_rank))
+            cluster.wait(first, "RUNNING")
+            held = cluster.submit(tiny_job(name="held", training={"train_iters": 2}, parallelism=one_rank))
+            cluster.cli("jobs", "hold", held)
+            cluster.cli("jobs", "cancel", first)
+            cluster.wait(first, "CANCELLED")
+            after = cluster.submit(tiny_job(name="after", training={"train_iters": 2}, parallelism=one_rank))
+            self.assertEqual(cluster.wait(after, "SUCCEEDED", "FAILED"), "SUCCEEDED")
+            self.assertEqual(cluster.state(held), "QUEUED")
+            cluster.cli("jobs", "release", held)
+            self.assertEqual(cluster.wait(held, "SUCCEEDED", "FAILED"), "SUCCEEDED")
+
+
 class Pretraining(unittest.TestCase):
     """examples/pretrain, with the steps cut short; `.demo/model`, whose tokenizer it takes, is stood in for by the same one."""
 
