@@ -298,7 +298,7 @@ TEST_F(CliTest, CompletesInBash) {
   EXPECT_EQ(Completed(script, {"-o", "json", "jobs", "wat"}), "watch\n");
   EXPECT_EQ(Completed(script, {"jobs", "submit", "--set", "training.seq"}), "training.seq_length=\n");
   EXPECT_EQ(Completed(script, {"jobs", "submit", "--dry"}), "--dry-run\n");
-  EXPECT_EQ(Completed(script, {"spec", "explain", "logger.log"}), "logger.log_interval\n");
+  EXPECT_EQ(Completed(script, {"spec", "explain", "logger.log_i"}), "logger.log_interval\n");
   EXPECT_EQ(Completed(script, {"nodes", "list", "-o", "y"}), "yaml\n");
   EXPECT_EQ(Completed(script, {"completion", "z"}), "zsh\n");
 }

@@ -36,13 +36,6 @@ absl::StatusOr<std::vector<model::MicroBatch>> EvaluationBatches(const corpus::S
   return batches;
 }
 
-bool AnyRankStops(const EvaluatorOptions& options, comm::Communicator& world) {
-  if (!options.stop) return false;
-  const at::Tensor stops = at::full({1}, options.stop() ? 1 : 0, at::kLong).to(options.shape.device);
-  world.AllReduce(stops, comm::ReduceOp::kMax)->Wait();
-  return stops.item<int64_t>() != 0;
-}
-
 }  // namespace
 
 absl::StatusOr<EvaluationResult> Evaluate(parallel::PipelineRunner& runner, const corpus::SampleSource& source,
@@ -61,7 +54,6 @@ absl::StatusOr<EvaluationResult> Evaluate(parallel::PipelineRunner& runner, cons
     parallel::StepInput input;
     input.micro_batch = [&](int m) { return (*batches)[m]; };
     loss += runner.Evaluate(schedule, input).item<double>();
-    if (AnyRankStops(options, *groups.world)) return EvaluationResult{.stopped = true};
   }
   at::Tensor sums = at::tensor({loss, weight}, at::kDouble).to(options.shape.device);
   // Each stage read the same samples: their weights count once, where the loss is.

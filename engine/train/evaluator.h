@@ -3,7 +3,6 @@
 #define SLIPWAY_ENGINE_TRAIN_EVALUATOR_H_
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 
@@ -20,14 +19,11 @@ struct EvaluatorOptions {
   BatchShape shape;
   // Global batches; unset: every sample of the set once.
   std::optional<int64_t> iterations;
-  // Asked after each global batch; where any rank says yes, all end there. Null: never.
-  std::function<bool()> stop;
 };
 
 struct EvaluationResult {
   double loss = 0;  // Σ token loss × weight / Σ weight; NaN when nothing carries a loss
   double weight = 0;
-  bool stopped = false;  // before its end: there is no loss
 };
 
 // All ranks call it alike. Errors of the data carry a cause class. Exceptions of LibTorch and of communication pass

@@ -304,11 +304,9 @@ absl::Status TrainingRun::EvaluateNow() {
   options.slicing = Slicing(spec_, env_.mesh->CoordinatesOf(env_.rank));
   options.shape = ShapeOfBatches(spec_, env_.mesh->CoordinatesOf(env_.rank), env_.device);
   if (spec_.validation().has_eval_iters()) options.iterations = spec_.validation().eval_iters();
-  // A pause does not wait for a long evaluation; the one that ends the run is part of its result.
-  if (state_.step < spec_.training().train_iters()) options.stop = [this] { return control_.stop_requested(); };
   SLIPWAY_ASSIGN_OR_RETURN(const EvaluationResult result,
                            Evaluate(*runner_, *datasets_.validation, options, *env_.groups));
-  if (result.stopped || !IsReporter()) return absl::OkStatus();
+  if (!IsReporter()) return absl::OkStatus();
   v1::EvalMetrics metrics;
   metrics.set_step(state_.step);
   metrics.set_loss(WithPlainNan(result.loss));

@@ -128,19 +128,6 @@ TEST_F(TrainingRunTest, ARunPausedOnContextParallelRanksResumesOnDataParallelOne
   ExpectSameLosses(on_both, straight, second + 1, 10, 1e-5);
 }
 
-// Case R11: a stop does not wait for the end of a long evaluation.
-TEST_F(TrainingRunTest, AStopEndsAnEvaluation) {
-  v1::TrainingSpec spec = ChatSpec(2);
-  spec.mutable_validation()->set_eval_interval(3);
-  spec.mutable_validation()->set_eval_iters(100000);
-  spec.mutable_validation()->set_eval_at_start(false);
-  const RunResult stopped = Run(spec, {.stop_after = 3});
-  ASSERT_OK(stopped.outcome);
-  EXPECT_EQ(*stopped.outcome, TrainOutcome::kStopped);
-  EXPECT_TRUE(stopped.recorder.evals.empty());
-  EXPECT_FALSE(stopped.recorder.checkpoints.empty());
-}
-
 TEST_F(TrainingRunTest, AStoppedAndResumedRunIsBitForBitTheRunThatWasNot) {
   for (const char* sharding : {"no_shard", "optim", "optim_grads", "optim_grads_params"}) {
     v1::TrainingSpec spec = Spec(2, sharding);
