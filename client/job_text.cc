@@ -121,6 +121,7 @@ std::string StepLine(const v1::StepMetrics& step, int64_t train_iters) {
                   Number(step.grad_norm(), 4), "  ", Grouped(std::llround(step.tokens_per_second())), " tok/s  ",
                   Number(step.step_seconds(), 3), " s/step");
   if (step.has_mfu()) absl::StrAppend(&text, absl::StrFormat("  mfu %.1f%%", 100 * step.mfu()));
+  if (step.has_routing()) absl::StrAppend(&text, absl::StrFormat("  max load %.2f", step.routing().max_load()));
   if (step.skipped()) absl::StrAppend(&text, "  SKIPPED (not finite; ", step.skipped_total(), " so far)");
   return text;
 }

@@ -86,6 +86,11 @@ void AddArchitecture(const ModelArch& arch, Lines* lines) {
              absl::StrCat(arch.num_attention_heads, " query heads, ", arch.num_query_groups, " key/value heads, ",
                           arch.kv_channels, " channels each", arch.add_qkv_bias ? ", biases on q, k, v" : "",
                           arch.qk_layernorm ? ", norms on q and k" : ""));
+  if (arch.moe) {
+    lines->Add("experts",
+               absl::StrCat(arch.moe->num_experts, " of width ", arch.moe->ffn_hidden_size, ", ", arch.moe->topk,
+                            " for each token, in ", arch.moe->MoeLayers(arch.num_layers), " layers"));
+  }
   lines->Add("vocabulary", absl::StrCat(arch.vocab_size, arch.untie_embeddings_and_output_weights
                                                              ? ", separate output matrix"
                                                              : ", output tied to the embedding"));

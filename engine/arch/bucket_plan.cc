@@ -34,10 +34,11 @@ class GroupCollector {
 
   absl::StatusOr<BucketPlan> Collect() {
     BucketPlan plan;
-    plan.shards = options_.shards;
     for (int index = 0; index < static_cast<int>(table_.size()); ++index) {
       const ParamSpec& spec = table_[index];
       if (!Holds(pieces_, spec)) continue;
+      SLIPWAY_ASSIGN_OR_RETURN(const bool holds_expert, HoldsExpert(spec, options_.tp));
+      if (!holds_expert) continue;
       SLIPWAY_ASSIGN_OR_RETURN(const std::optional<int> shared, SharedStorage(plan, spec));
       if (shared.has_value()) {
         plan.group_of_name[spec.fuse_group.name] = *shared;
@@ -70,12 +71,20 @@ class GroupCollector {
     return group->second;
   }
 
+  // The members that this rank holds: of the experts only its own.
+  int Members(const ParamSpec& spec) const {
+    return spec.expert.has_value() ? spec.fuse_group.count / options_.tp.ep_size : spec.fuse_group.count;
+  }
+  int FirstMember(const ParamSpec& spec) const {
+    return spec.expert.has_value() ? options_.tp.ep_rank * Members(spec) : 0;
+  }
+
   absl::Status AddMember(BucketPlan& plan, int index) const {
     const ParamSpec& spec = table_[index];
     const auto [place, is_new] = plan.group_of_name.emplace(spec.fuse_group.name, static_cast<int>(plan.groups.size()));
     if (is_new) plan.groups.push_back({.name = spec.fuse_group.name});
     PlannedGroup& group = plan.groups[place->second];
-    if (static_cast<int>(group.shares.size()) != spec.fuse_group.index) {
+    if (FirstMember(spec) + static_cast<int>(group.shares.size()) != spec.fuse_group.index) {
       return Fault(spec, absl::StrCat("is member ", spec.fuse_group.index, " of ", group.name, ", after ",
                                       group.shares.size(), " members"));
     }
@@ -118,9 +127,9 @@ class GroupCollector {
 
   absl::Status CheckComplete(const PlannedGroup& group) const {
     const ParamSpec& first = table_[group.shares[0].spec];
-    if (static_cast<int>(group.shares.size()) == first.fuse_group.count) return absl::OkStatus();
-    return Fault(first, absl::StrCat("fuse group ", group.name, " has ", group.shares.size(), " of ",
-                                     first.fuse_group.count, " members"));
+    if (static_cast<int>(group.shares.size()) == Members(first)) return absl::OkStatus();
+    return Fault(first, absl::StrCat("fuse group ", group.name, " has ", group.shares.size(), " of ", Members(first),
+                                     " members"));
   }
 
   const std::vector<ParamSpec>& table_;
@@ -145,7 +154,7 @@ class Placer {
   }
 
  private:
-  using Kind = bool;                                    // trainable
+  using Kind = std::tuple<bool, bool, double>;          // trainable, an expert's, rate of the sign update
   using PieceKey = std::tuple<Kind, Piece::Kind, int>;  // of one kind of groups in one piece
 
   // Being filled.
@@ -158,8 +167,9 @@ class Placer {
   const ParamSpec& FirstOf(const PlannedGroup& group) const { return table_[group.shares[0].spec]; }
   PieceKey KeyOf(const PlannedGroup& group) const {
     const ParamSpec& spec = FirstOf(group);
-    return {spec.trainable, spec.piece.kind, spec.piece.layer};
+    return {KindOf(spec), spec.piece.kind, spec.piece.layer};
   }
+  static Kind KindOf(const ParamSpec& spec) { return {spec.trainable, spec.expert.has_value(), spec.sign_update_rate}; }
   static int64_t Padded(const PlannedGroup& group) { return RoundUp(group.Elements(), kGroupAlignment); }
 
   // Another stage has a copy: this is a tied use without its target, or a target whose use is elsewhere.
@@ -177,12 +187,12 @@ class Placer {
       group.bucket = NewBucket(spec, /*tied=*/true);
     } else {
       const PieceKey key = KeyOf(group);
-      auto open = open_.find(spec.trainable);
+      auto open = open_.find(KindOf(spec));
       const bool full =
           open != open_.end() && open->second.last != key &&
           (open->second.elements >= options_.bucket_elements || elements_of_piece_[key] >= options_.bucket_elements);
       if (open == open_.end() || full) {
-        open = open_.insert_or_assign(spec.trainable, Open{.bucket = NewBucket(spec, /*tied=*/false)}).first;
+        open = open_.insert_or_assign(KindOf(spec), Open{.bucket = NewBucket(spec, /*tied=*/false)}).first;
       }
       open->second.last = key;
       open->second.elements += Padded(group);
@@ -192,7 +202,11 @@ class Placer {
   }
 
   int NewBucket(const ParamSpec& spec, bool tied) {
-    plan_.buckets.push_back({.trainable = spec.trainable, .tied_across_stages = tied});
+    plan_.buckets.push_back({.shards = spec.expert.has_value() ? options_.expert_shards : options_.shards,
+                             .trainable = spec.trainable,
+                             .expert = spec.expert.has_value(),
+                             .sign_update_rate = spec.sign_update_rate,
+                             .tied_across_stages = tied});
     members_.emplace_back();
     return static_cast<int>(plan_.buckets.size()) - 1;
   }
@@ -226,7 +240,7 @@ class Placer {
       }
       if (decay) bucket.decay_elements = bucket.elements;
     }
-    bucket.elements = RoundUp(std::max<int64_t>(bucket.elements, 1), kGroupAlignment * options_.shards);
+    bucket.elements = RoundUp(std::max<int64_t>(bucket.elements, 1), kGroupAlignment * bucket.shards);
   }
 
   const std::vector<ParamSpec>& table_;
@@ -261,9 +275,10 @@ int64_t PlannedGroup::Elements() const { return Product(shape); }
 
 absl::StatusOr<BucketPlan> PlanBuckets(const std::vector<ParamSpec>& table, const std::vector<Piece>& pieces,
                                        const BucketPlanOptions& options) {
-  if (options.shards < 1 || options.bucket_elements < 1) {
+  if (options.shards < 1 || options.expert_shards < 1 || options.bucket_elements < 1) {
     return absl::InvalidArgumentError(absl::StrCat("buckets of ", options.bucket_elements, " elements over ",
-                                                   options.shards, " ranks: both must be at least 1"));
+                                                   options.shards, " ranks, of experts over ", options.expert_shards,
+                                                   ": all must be at least 1"));
   }
   SLIPWAY_ASSIGN_OR_RETURN(BucketPlan plan, GroupCollector(table, pieces, options).Collect());
   Placer(table, pieces, options, plan).Place();
@@ -274,6 +289,7 @@ std::vector<ElementRange> CountedRanges(const BucketPlan& plan, int bucket, int 
   const int64_t size = plan.ShardElements(bucket);
   const ElementRange window{shard * size, (shard + 1) * size};
   std::vector<ElementRange> counted;
+  if (plan.buckets[bucket].sign_update_rate > 0) return counted;
   bool adjacent = false;
   ForEachShare(plan, bucket, [&](const PlannedShare& share) {
     const bool join = std::exchange(adjacent, share.primary);
@@ -290,6 +306,7 @@ std::vector<ElementRange> CountedRanges(const BucketPlan& plan, int bucket, int 
 }
 
 int64_t CountedElements(const BucketPlan& plan, int bucket, int shard) {
+  if (plan.buckets[bucket].sign_update_rate > 0) return 0;
   const int64_t size = plan.ShardElements(bucket);
   const ElementRange window{shard * size, (shard + 1) * size};
   int64_t counted = 0;

@@ -3,10 +3,10 @@
 // Buckets follow the pieces of the model, in the reverse of the table's order, which is the order in which a backward
 // pass finishes them: a bucket takes whole pieces until it has reached the size limit, and a piece that reaches it
 // alone has a bucket of its own. So a layer's parameters are gathered, and its gradients reduced, by one operation.
-// Frozen groups have buckets of their own, as has a tensor with tied copies on several stages, so that the copies'
-// slices line up. Buckets are numbered by the last group that they hold: number 0 is ready first. Every rank of a
-// gradient group (and of a TP group) has the same plan but for what is primary. Thread-safe: pure functions and
-// immutable data.
+// Frozen groups, experts and what has a sign update have buckets of their own, as has a tensor with tied copies on
+// several stages, so that the copies' slices line up. Buckets are numbered by the last group that they hold: number 0
+// is ready first. Every rank of a bucket's gradient group (and of a TP group) has the same plan but for what is
+// primary. Thread-safe: pure functions and immutable data.
 #ifndef SLIPWAY_ENGINE_ARCH_BUCKET_PLAN_H_
 #define SLIPWAY_ENGINE_ARCH_BUCKET_PLAN_H_
 
@@ -55,22 +55,25 @@ struct PlannedGroup {
 struct PlannedBucket {
   int64_t elements = 0;        // a multiple of kGroupAlignment × shards
   int64_t decay_elements = 0;  // [0, decay_elements) have weight decay, the rest have none
+  int shards = 1;              // ranks of the gradient group
   bool trainable = true;
+  bool expert = false;              // the gradient group is edp, not dp_cp
+  double sign_update_rate = 0;      // see ParamSpec
   bool tied_across_stages = false;  // the gradient is summed over the embedding group
 };
 
 struct BucketPlan {
-  int shards = 1;  // ranks of the gradient group
   std::vector<PlannedBucket> buckets;
   std::vector<PlannedGroup> groups;          // in the table's order
   std::map<std::string, int> group_of_name;  // also the names of tied uses; index in groups
 
-  int64_t ShardElements(int bucket) const { return buckets[bucket].elements / shards; }
+  int64_t ShardElements(int bucket) const { return buckets[bucket].elements / buckets[bucket].shards; }
 };
 
 struct BucketPlanOptions {
   TpPlacement tp;
-  int shards = 1;
+  int shards = 1;         // ranks of the gradient group dp_cp
+  int expert_shards = 1;  // of edp
   int64_t bucket_elements = 40'000'000;
   bool sequence_parallel = false;
 };
@@ -83,7 +86,8 @@ absl::StatusOr<BucketPlan> PlanBuckets(const std::vector<ParamSpec>& table, cons
                                        const BucketPlanOptions& options);
 
 // What slice `shard` of a bucket counts in global sums over the model's ranks: all of it, nothing, or what is primary;
-// alignment gaps may be included (they are zero). In bucket coordinates, ascending.
+// alignment gaps may be included (they are zero). Parameters with a sign update are not counted. In bucket coordinates,
+// ascending.
 std::vector<ElementRange> CountedRanges(const BucketPlan& plan, int bucket, int shard);
 
 // How many elements of CountedRanges are parameters; the others are alignment.

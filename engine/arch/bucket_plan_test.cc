@@ -66,7 +66,7 @@ void CheckPlaces(const BucketPlan& plan) {
     std::sort(ranges.begin(), ranges.end(),
               [](const ElementRange& a, const ElementRange& b) { return a.begin < b.begin; });
     for (size_t i = 1; i < ranges.size(); ++i) EXPECT_LE(ranges[i - 1].end, ranges[i].begin);
-    EXPECT_EQ(plan.buckets[bucket].elements % (kGroupAlignment * plan.shards), 0);
+    EXPECT_EQ(plan.buckets[bucket].elements % (kGroupAlignment * plan.buckets[bucket].shards), 0);
   }
 }
 

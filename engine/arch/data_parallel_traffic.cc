@@ -13,12 +13,14 @@ constexpr int64_t kNormBytes = 2 * 8;  // Σ squares and zeros, fp64
 DataParallelTraffic::DataParallelTraffic(const std::vector<ParamSpec>& table, const BucketPlan& plan,
                                          const DataParallelOptions& options)
     : table_(table), plan_(plan), options_(options), window_(options.overlap_param_gather) {
-  if (plan_.shards == 1) options_.sharding = Sharding::kNoShard;
+  const bool alone = std::all_of(plan_.buckets.begin(), plan_.buckets.end(),
+                                 [](const PlannedBucket& bucket) { return bucket.shards == 1; });
+  if (alone) options_.sharding = Sharding::kNoShard;
   for (int bucket = 0; bucket < static_cast<int>(plan_.buckets.size()); ++bucket) {
     const int64_t all = Elements(bucket), own = plan_.ShardElements(bucket);
-    resident_.weights += (ShardsParameters(options_.sharding) ? own : all) * options_.compute_bytes;
+    resident_.weights += (ShardsParameters(options_.sharding) ? own : all) * ComputeBytes(bucket);
     resident_.gradients += (ShardsGradients(options_.sharding) ? own : all) * kFp32;
-    const int64_t states = options_.compute_bytes == kFp32 ? 2 : 3;
+    const int64_t states = ComputeBytes(bucket) == kFp32 ? 2 : 3;
     resident_.optimizer += (ShardsOptimizer(options_.sharding) ? own : all) * states * kFp32;
   }
 }
@@ -67,7 +69,7 @@ void DataParallelTraffic::EndStep() {
     gathered_ = 0;
   } else if (ShardsOptimizer(options_.sharding)) {
     for (int bucket = 0; bucket < static_cast<int>(plan_.buckets.size()); ++bucket) {
-      Count("dp-cp", "all_gather", plan_.ShardElements(bucket) * options_.compute_bytes);
+      if (Shards(bucket) > 1) Count(GroupOf(bucket), "all_gather", plan_.ShardElements(bucket) * ComputeBytes(bucket));
     }
   }
 }
@@ -77,14 +79,14 @@ void DataParallelTraffic::UseWeight(int bucket) {
   const auto actions = window_.Acquire(bucket);
   window_.Release(bucket);
   for (const GatherWindow::Action& action : *actions) {
-    const int64_t bytes = Elements(action.bucket) * options_.compute_bytes;
+    const int64_t bytes = Elements(action.bucket) * ComputeBytes(action.bucket);
     if (action.kind == GatherWindow::Action::Kind::kLetGo) {
       gathered_ -= bytes;
       continue;
     }
     gathered_ += bytes;
     resident_.peak_gathered = std::max(resident_.peak_gathered, gathered_);
-    Count("dp-cp", "all_gather", plan_.ShardElements(action.bucket) * options_.compute_bytes);
+    Count(GroupOf(action.bucket), "all_gather", plan_.ShardElements(action.bucket) * ComputeBytes(action.bucket));
   }
 }
 
@@ -97,18 +99,18 @@ void DataParallelTraffic::WriteGradient(int bucket) {
 
 void DataParallelTraffic::Flush() {
   if (filling_ < 0) return;
-  Count("dp-cp", "reduce_scatter", WireBytes(filling_));
+  Count(GroupOf(filling_), "reduce_scatter", WireBytes(filling_));
   under_way_ = options_.overlap_grad_reduce ? WireBytes(filling_) : 0;
   filling_ = -1;
 }
 
 void DataParallelTraffic::ReduceResident() {
-  if (plan_.shards == 1) return;
   const char* operation = ShardsOptimizer(options_.sharding) ? "reduce_scatter" : "all_reduce";
   int64_t before = 0;
   for (int bucket = 0; bucket < static_cast<int>(plan_.buckets.size()); ++bucket) {
-    Count("dp-cp", operation, WireBytes(bucket));
-    if (options_.grad_reduce_in_fp32) continue;
+    if (Shards(bucket) == 1) continue;
+    Count(GroupOf(bucket), operation, WireBytes(bucket));
+    if (ReducesInFp32(bucket)) continue;
     resident_.peak_staging = std::max(resident_.peak_staging, before + WireBytes(bucket));
     before = WireBytes(bucket);
   }

@@ -26,7 +26,7 @@ namespace slipway::engine::arch {
 
 struct DataParallelOptions {
   Sharding sharding = Sharding::kOptim;
-  int shard = 0;  // this rank's place in the gradient group
+  int shard = 0;  // this rank's place in dp_cp
   int tp = 1;
   int pp = 1;
   int64_t world = 1;
@@ -54,12 +54,12 @@ struct Volume {
 
   friend bool operator==(const Volume&, const Volume&) = default;
 };
-// By group ("dp-cp", "tp", "embedding", "world") and operation ("all_gather", "reduce_scatter", "all_reduce").
+// By group ("dp-cp", "edp", "tp", "embedding", "world") and operation ("all_gather", "reduce_scatter", "all_reduce").
 using Volumes = std::map<std::pair<std::string, std::string>, Volume>;
 
 class DataParallelTraffic {
  public:
-  // Table and plan outlive it. The plan's shards are the ranks of the gradient group; on one nothing is sharded.
+  // Table and plan outlive it. The plan's shards are the ranks of the gradient groups; on one nothing is sharded.
   DataParallelTraffic(const std::vector<ParamSpec>& table, const BucketPlan& plan, const DataParallelOptions& options);
 
   // A pass through these pieces, given in the order of a forward.
@@ -82,7 +82,12 @@ class DataParallelTraffic {
   void SumReplicas();
   void Count(const std::string& group, const std::string& operation, int64_t bytes);
   int64_t Elements(int bucket) const { return plan_.buckets[bucket].elements; }
-  int64_t WireBytes(int bucket) const { return Elements(bucket) * (options_.grad_reduce_in_fp32 ? 4 : 2); }
+  int Shards(int bucket) const { return plan_.buckets[bucket].shards; }
+  const char* GroupOf(int bucket) const { return plan_.buckets[bucket].expert ? "edp" : "dp-cp"; }
+  bool HasSignUpdate(int bucket) const { return plan_.buckets[bucket].sign_update_rate > 0; }
+  int64_t ComputeBytes(int bucket) const { return HasSignUpdate(bucket) ? 4 : options_.compute_bytes; }
+  bool ReducesInFp32(int bucket) const { return options_.grad_reduce_in_fp32 || HasSignUpdate(bucket); }
+  int64_t WireBytes(int bucket) const { return Elements(bucket) * (ReducesInFp32(bucket) ? 4 : 2); }
 
   const std::vector<ParamSpec>& table_;
   const BucketPlan& plan_;

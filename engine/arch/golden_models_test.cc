@@ -61,7 +61,7 @@ TEST_P(GoldenModels, ConfigSurvivesAnExport) {
   for (const auto& [key, value] : before.items()) EXPECT_EQ(after[key], value) << key;
 }
 
-INSTANTIATE_TEST_SUITE_P(All, GoldenModels, ::testing::Values("llama", "qwen2", "qwen3", "qwen3_tied"),
+INSTANTIATE_TEST_SUITE_P(All, GoldenModels, ::testing::Values("llama", "qwen2", "qwen3", "qwen3_tied", "qwen3_moe"),
                          [](const auto& instance) { return instance.param; });
 
 TEST(GoldenModelConfigs, WhatTheyCover) {

@@ -1,4 +1,5 @@
-// Hugging Face's config.json, both ways, for LlamaForCausalLM, Qwen2ForCausalLM and Qwen3ForCausalLM.
+// Hugging Face's config.json, both ways, for LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM and
+// Qwen3MoeForCausalLM.
 //
 // Reading is strict: what changes the model's output must be in the file or is refused, never assumed. Defaults stand
 // in only where every version of transformers agrees on them: head_dim = hidden_size / num_attention_heads,
@@ -27,7 +28,8 @@ absl::StatusOr<ModelArch> ReadHfConfig(const std::string& path);
 // that we do not interpret are kept with their order and spelling; what we know is brought up to date. The rotary base
 // is written in both spellings (`rope_theta` with `rope_scaling`, and `rope_parameters`), the dtype as `torch_dtype`
 // and `dtype`, because each is ignored silently by some version of transformers. Ends with a newline. InvalidArgument
-// when `arch` is invalid or `original_text` is not a JSON object.
+// when `arch` is invalid, has experts that the class does not compute (HfFaults), or `original_text` is not a JSON
+// object.
 absl::StatusOr<std::string> WriteHfConfig(const ModelArch& arch, std::string_view original_text = "");
 
 }  // namespace slipway::engine::arch

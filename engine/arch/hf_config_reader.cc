@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 #include "engine/arch/hf_config.h"
+#include "engine/arch/hf_config_fields.h"
 #include "engine/arch/hf_config_json.h"
 
 namespace slipway::engine::arch {
@@ -31,91 +32,6 @@ struct Rope {
   friend bool operator==(const Rope&, const Rope&) = default;
 };
 
-std::string Shown(const Json& value) {
-  std::string text = value.dump(-1, ' ', false, Json::error_handler_t::replace);
-  if (text.size() > 120) text = text.substr(0, 117) + "...";
-  return text;
-}
-
-// Typed access to one JSON object; what is wrong is collected under `prefix` + key.
-class Fields {
- public:
-  Fields(const Json& object, std::string prefix, std::vector<Fault>& faults)
-      : object_(object), prefix_(std::move(prefix)), faults_(faults) {}
-
-  // The value of a key, or null when it is absent or JSON null (transformers writes null for "not set").
-  const Json* Find(const char* key) const {
-    const auto found = object_.find(key);
-    return found == object_.end() || found->is_null() ? nullptr : &*found;
-  }
-
-  void Add(const char* key, std::string message) {
-    const Json* value = Find(key);
-    faults_.push_back({prefix_ + key, value == nullptr ? "" : Shown(*value), std::move(message)});
-  }
-
-  std::optional<int64_t> Int(const char* key) {
-    const Json* value = Find(key);
-    if (value == nullptr) return std::nullopt;
-    if (!IsInt64(*value)) {
-      Add(key, "must be an integer");
-      return std::nullopt;
-    }
-    return value->get<int64_t>();
-  }
-
-  std::optional<double> Number(const char* key) {
-    const Json* value = Find(key);
-    if (value == nullptr) return std::nullopt;
-    if (!value->is_number() || !std::isfinite(value->get<double>())) {
-      Add(key, "must be a finite number");
-      return std::nullopt;
-    }
-    return value->get<double>();
-  }
-
-  std::optional<bool> Bool(const char* key) {
-    const Json* value = Find(key);
-    if (value == nullptr) return std::nullopt;
-    if (!value->is_boolean()) {
-      Add(key, "must be true or false");
-      return std::nullopt;
-    }
-    return value->get<bool>();
-  }
-
-  std::optional<std::string> String(const char* key) {
-    const Json* value = Find(key);
-    if (value == nullptr) return std::nullopt;
-    if (!value->is_string()) {
-      Add(key, "must be a string");
-      return std::nullopt;
-    }
-    return value->get<std::string>();
-  }
-
-  // As above, and absence is a fault.
-  int64_t RequiredInt(const char* key) {
-    if (Find(key) == nullptr) Add(key, "is missing; the model's output depends on it");
-    return Int(key).value_or(0);
-  }
-
-  double RequiredNumber(const char* key) {
-    if (Find(key) == nullptr) Add(key, "is missing; the model's output depends on it");
-    return Number(key).value_or(0);
-  }
-
-  static bool IsInt64(const Json& value) {
-    return value.is_number_integer() &&
-           !(value.is_number_unsigned() && value.get<uint64_t>() > static_cast<uint64_t>(INT64_MAX));
-  }
-
- private:
-  const Json& object_;
-  const std::string prefix_;
-  std::vector<Fault>& faults_;
-};
-
 class Reader {
  public:
   Reader(const Json& config, std::vector<Fault>& faults) : config_(config), faults_(faults), top_(config, "", faults) {}
@@ -125,8 +41,9 @@ class Reader {
     if (!family.has_value()) return arch_;
     arch_.family = *family;
     arch_.add_qkv_bias = *family == Family::kQwen2;
-    arch_.qk_layernorm = *family == Family::kQwen3;
+    arch_.qk_layernorm = arch_.NormalisesQueriesAndKeys();
     ReadSizes();
+    if (*family == Family::kQwen3Moe) arch_.moe = ReadHfMoe(top_, arch_.num_layers);
     ReadRope();
     RefuseVariants();
     ReadSlidingWindow();
@@ -158,7 +75,7 @@ class Reader {
     }
     const std::optional<Family> by_type = FamilyFromName(*type);
     if (!by_type.has_value()) {
-      top_.Add("model_type", "is not supported; supported are llama, qwen2, qwen3");
+      top_.Add("model_type", absl::StrCat("is not supported; supported are ", SupportedTypes()));
       return std::nullopt;
     }
     if (by_class.has_value() && by_class != by_type) {
@@ -316,8 +233,7 @@ class Reader {
     arch_.bos_token_id = top_.Int("bos_token_id");
     const Json* eos = top_.Find("eos_token_id");
     if (eos == nullptr) return;
-    std::vector<Json> ids = {*eos};
-    if (eos->is_array()) ids.assign(eos->begin(), eos->end());
+    const Json ids = eos->is_array() ? *eos : Json::array({*eos});
     for (const Json& id : ids) {
       if (!Fields::IsInt64(id)) {
         top_.Add("eos_token_id", "must be an integer or a list of integers");
@@ -363,7 +279,12 @@ std::string HfPath(const std::string& path) {
       {"model.ffn_hidden_size", "intermediate_size"},
       {"model.rotary_base", "rope_theta"},
       {"model.norm_epsilon", "rms_norm_eps"},
-      {"model.init_method_std", "initializer_range"}};
+      {"model.init_method_std", "initializer_range"},
+      {"model.num_moe_experts", "num_experts"},
+      {"model.moe_router_topk", "num_experts_per_tok"},
+      {"model.moe_ffn_hidden_size", "moe_intermediate_size"},
+      {"model.moe_layer_freq", "mlp_only_layers"},
+      {"model.moe_aux_loss_coeff", "router_aux_loss_coef"}};
   for (const auto& [ours, theirs] : kNames) {
     if (path == ours) return std::string(theirs);
   }

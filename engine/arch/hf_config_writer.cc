@@ -13,19 +13,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr Family kAllFamilies[] = {Family::kLlama, Family::kQwen2, Family::kQwen3};
-
-// A value that is already there and equal (also 1000000 and 1000000.0, or keys in another order) keeps its spelling.
-void Set(Json& object, const char* key, Json value) {
-  const auto found = object.find(key);
-  if (found != object.end() && nlohmann::json(*found) == nlohmann::json(value)) return;
-  object[key] = std::move(value);
-}
-
-// As Set, but only where the key stands or the value differs from what its absence means.
-void SetUnless(Json& object, const char* key, Json value, const Json& meaning_of_absence) {
-  if (object.contains(key) || value != meaning_of_absence) Set(object, key, std::move(value));
-}
+constexpr Family kAllFamilies[] = {Family::kLlama, Family::kQwen2, Family::kQwen3, Family::kQwen3Moe};
 
 void SetRope(Json& config, const ModelArch& arch) {
   Json scaling;  // null
@@ -38,13 +26,13 @@ void SetRope(Json& config, const ModelArch& arch) {
   }
   Json parameters = scaling.is_null() ? Json{{"rope_type", "default"}} : scaling;
   parameters["rope_theta"] = arch.rotary_base;
-  Set(config, "rope_theta", arch.rotary_base);
-  Set(config, "rope_scaling", std::move(scaling));
-  Set(config, "rope_parameters", std::move(parameters));
+  SetKey(config, "rope_theta", arch.rotary_base);
+  SetKey(config, "rope_scaling", std::move(scaling));
+  SetKey(config, "rope_parameters", std::move(parameters));
 }
 
 void SetTokenIds(Json& config, const ModelArch& arch) {
-  SetUnless(config, "bos_token_id", arch.bos_token_id.has_value() ? Json(*arch.bos_token_id) : Json(), Json());
+  SetKeyUnless(config, "bos_token_id", arch.bos_token_id.has_value() ? Json(*arch.bos_token_id) : Json(), Json());
   Json eos;
   if (arch.eos_token_ids.size() == 1) {
     eos = arch.eos_token_ids.front();
@@ -53,10 +41,20 @@ void SetTokenIds(Json& config, const ModelArch& arch) {
   } else if (!arch.eos_token_ids.empty()) {
     eos = arch.eos_token_ids;
   }
-  SetUnless(config, "eos_token_id", std::move(eos), Json());
+  SetKeyUnless(config, "eos_token_id", std::move(eos), Json());
 }
 
 }  // namespace
+
+void SetKey(Json& object, const char* key, Json value) {
+  const auto found = object.find(key);
+  if (found != object.end() && nlohmann::json(*found) == nlohmann::json(value)) return;
+  object[key] = std::move(value);
+}
+
+void SetKeyUnless(Json& object, const char* key, Json value, const Json& meaning_of_absence) {
+  if (object.contains(key) || value != meaning_of_absence) SetKey(object, key, std::move(value));
+}
 
 absl::StatusOr<Json> ParseConfigObject(std::string_view text, std::string_view source) {
   constexpr int kMaxDepth = 64;
@@ -89,6 +87,8 @@ std::string HfClassName(Family family) {
       return "Qwen2ForCausalLM";
     case Family::kQwen3:
       return "Qwen3ForCausalLM";
+    case Family::kQwen3Moe:
+      return "Qwen3MoeForCausalLM";
   }
   return "";
 }
@@ -106,32 +106,42 @@ std::string SupportedClasses() {
   return names;
 }
 
+std::string SupportedTypes() {
+  std::string names;
+  for (Family family : kAllFamilies) {
+    absl::StrAppend(&names, names.empty() ? "" : ", ", std::string(FamilyName(family)));
+  }
+  return names;
+}
+
 absl::StatusOr<std::string> WriteHfConfig(const ModelArch& arch, std::string_view original_text) {
   SLIPWAY_RETURN_IF_ERROR(FaultsToStatus(Validate(arch)));
+  if (arch.moe.has_value()) SLIPWAY_RETURN_IF_ERROR(FaultsToStatus(HfFaults(*arch.moe)));
   Json config = Json::object();
   if (!original_text.empty()) {
     SLIPWAY_ASSIGN_OR_RETURN(config, ParseConfigObject(original_text, "the original config.json"));
   }
-  Set(config, "architectures", Json::array({HfClassName(arch.family)}));
-  Set(config, "model_type", std::string(FamilyName(arch.family)));
-  Set(config, "vocab_size", arch.vocab_size);
-  Set(config, "hidden_size", arch.hidden_size);
-  Set(config, "intermediate_size", arch.ffn_hidden_size);
-  Set(config, "num_hidden_layers", arch.num_layers);
-  Set(config, "num_attention_heads", arch.num_attention_heads);
-  Set(config, "num_key_value_heads", arch.num_query_groups);
-  Set(config, "head_dim", arch.kv_channels);
-  Set(config, "max_position_embeddings", arch.max_position_embeddings);
+  SetKey(config, "architectures", Json::array({HfClassName(arch.family)}));
+  SetKey(config, "model_type", std::string(FamilyName(arch.family)));
+  SetKey(config, "vocab_size", arch.vocab_size);
+  SetKey(config, "hidden_size", arch.hidden_size);
+  SetKey(config, "intermediate_size", arch.ffn_hidden_size);
+  SetKey(config, "num_hidden_layers", arch.num_layers);
+  SetKey(config, "num_attention_heads", arch.num_attention_heads);
+  SetKey(config, "num_key_value_heads", arch.num_query_groups);
+  SetKey(config, "head_dim", arch.kv_channels);
+  SetKey(config, "max_position_embeddings", arch.max_position_embeddings);
+  if (arch.moe.has_value()) WriteHfMoe(*arch.moe, arch.num_layers, config);
   SetRope(config, arch);
-  Set(config, "rms_norm_eps", arch.norm_epsilon);
-  SetUnless(config, "hidden_act", "silu", Json());
-  Set(config, "tie_word_embeddings", !arch.untie_embeddings_and_output_weights);
-  Set(config, "initializer_range", arch.init_method_std);
-  Set(config, "attention_dropout", arch.attention_dropout);
+  SetKey(config, "rms_norm_eps", arch.norm_epsilon);
+  SetKeyUnless(config, "hidden_act", "silu", Json());
+  SetKey(config, "tie_word_embeddings", !arch.untie_embeddings_and_output_weights);
+  SetKey(config, "initializer_range", arch.init_method_std);
+  SetKey(config, "attention_dropout", arch.attention_dropout);
   SetTokenIds(config, arch);
   const std::string dtype(DTypeName(arch.dtype));
-  Set(config, "torch_dtype", dtype);
-  Set(config, "dtype", dtype);
+  SetKey(config, "torch_dtype", dtype);
+  SetKey(config, "dtype", dtype);
   return config.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 

@@ -11,7 +11,7 @@ namespace slipway::engine::arch {
 namespace {
 
 constexpr std::pair<Family, std::string_view> kFamilies[] = {
-    {Family::kLlama, "llama"}, {Family::kQwen2, "qwen2"}, {Family::kQwen3, "qwen3"}};
+    {Family::kLlama, "llama"}, {Family::kQwen2, "qwen2"}, {Family::kQwen3, "qwen3"}, {Family::kQwen3Moe, "qwen3_moe"}};
 
 class Checker {
  public:
@@ -43,7 +43,12 @@ class Checker {
 void CheckFamily(const ModelArch& arch, Checker& check) {
   const std::string family(FamilyName(arch.family));
   const bool wants_bias = arch.family == Family::kQwen2;
-  const bool wants_norm = arch.family == Family::kQwen3;
+  const bool wants_norm = arch.NormalisesQueriesAndKeys();
+  const bool wants_experts = arch.family == Family::kQwen3Moe;
+  if (arch.moe.has_value() != wants_experts) {
+    check.Add("num_moe_experts", arch.moe.has_value() ? absl::StrCat(arch.moe->num_experts) : "",
+              absl::StrCat("a ", family, " model ", wants_experts ? "has" : "has no", " experts"));
+  }
   if (arch.add_qkv_bias != wants_bias) {
     check.Add("add_qkv_bias", arch.add_qkv_bias ? "true" : "false",
               absl::StrCat("a ", family, " model ", wants_bias ? "has" : "has no", " bias on q, k and v"));
@@ -125,7 +130,12 @@ std::vector<Fault> Validate(const ModelArch& arch) {
   }
   CheckFamily(arch, check);
   CheckTokenIds(arch, check);
-  return check.Take();
+  std::vector<Fault> faults = check.Take();
+  if (arch.moe.has_value()) {
+    const std::vector<Fault> more = ValidateMoe(*arch.moe, arch.num_layers);
+    faults.insert(faults.end(), more.begin(), more.end());
+  }
+  return faults;
 }
 
 std::vector<Fault> ValidateForCuda(const ModelArch& arch, int64_t bytes) {

@@ -11,17 +11,19 @@
 
 #include "common/dtype.h"
 #include "common/fault.h"
+#include "engine/arch/moe_arch.h"
 
 namespace slipway::engine::arch {
 
-// All three are pre-norm decoders with RMSNorm, rotary embeddings, grouped-query attention and SwiGLU.
+// All are pre-norm decoders with RMSNorm, rotary embeddings, grouped-query attention and SwiGLU.
 enum class Family : uint8_t {
   kLlama,
-  kQwen2,  // q, k and v have a bias
-  kQwen3   // q and k are normalised per head before the rotary embedding
+  kQwen2,    // q, k and v have a bias
+  kQwen3,    // q and k are normalised per head before the rotary embedding
+  kQwen3Moe  // as kQwen3, with experts in place of the feed-forward block of some or all layers
 };
 
-// "llama", "qwen2", "qwen3": the spec's model.architecture and config.json's model_type.
+// "llama", "qwen2", "qwen3", "qwen3_moe": the spec's model.architecture and config.json's model_type.
 std::string_view FamilyName(Family family);
 std::optional<Family> FamilyFromName(std::string_view name);
 
@@ -42,7 +44,7 @@ struct ModelArch {
   int64_t num_attention_heads = 0;
   int64_t num_query_groups = 0;  // key/value heads
   int64_t kv_channels = 0;       // the size of one head; need not be hidden_size / num_attention_heads
-  int64_t ffn_hidden_size = 0;
+  int64_t ffn_hidden_size = 0;   // of the layers without experts
   int64_t vocab_size = 0;  // rows of the embedding in the checkpoint, before any padding of ours
   int64_t max_position_embeddings = 0;
   double rotary_base = 0;
@@ -51,6 +53,7 @@ struct ModelArch {
   bool add_qkv_bias = false;
   bool qk_layernorm = false;
   bool untie_embeddings_and_output_weights = false;
+  std::optional<MoeArch> moe;  // what kQwen3Moe has and the others have not
   double init_method_std = 0.02;
   double attention_dropout = 0;
   double hidden_dropout = 0;
@@ -60,6 +63,7 @@ struct ModelArch {
 
   int64_t QueryRows() const { return num_attention_heads * kv_channels; }
   int64_t KeyRows() const { return num_query_groups * kv_channels; }
+  bool NormalisesQueriesAndKeys() const { return family == Family::kQwen3 || family == Family::kQwen3Moe; }
 
   friend bool operator==(const ModelArch&, const ModelArch&) = default;
 };

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <map>
-#include <utility>
+#include <tuple>
 #include <vector>
 
 #include "common/status_macros.h"
@@ -29,29 +29,55 @@ bool HoldsPiece(const std::vector<PipelineStage>& stages, const Piece& piece) {
   });
 }
 
-struct LocalElements {
+// Elements that a rank holds of what is cut over the same ranks, padding included.
+struct HeldParameters {
   int64_t total = 0;
   int64_t largest_piece = 0;  // what is gathered or reduced at a time
+};
+struct LocalElements {
+  HeldParameters dense;
+  HeldParameters expert;
 };
 
 absl::StatusOr<LocalElements> LocalParameters(const ModelArch& arch, const MemoryOptions& options,
                                               const std::vector<PipelineStage>& stages) {
-  const TpPlacement tp{0, options.mesh.tp, options.make_vocab_size_divisible_by};
+  const TpPlacement placement = PlacementOf(options.mesh, {}, options.make_vocab_size_divisible_by);
   const bool has_embedding = HoldsPiece(stages, {Piece::Kind::kEmbedding});
   LocalElements local;
-  std::map<std::pair<Piece::Kind, int>, int64_t> pieces;
+  std::map<std::tuple<bool, Piece::Kind, int>, int64_t> pieces;
   for (const ParamSpec& spec : BuildParamTable(arch)) {
     if (!HoldsPiece(stages, spec.piece)) continue;
     if (spec.tied_to.has_value() && has_embedding) continue;  // the same memory; a last stage has its own copy
-    SLIPWAY_ASSIGN_OR_RETURN(const std::vector<int64_t> shape, LocalShape(spec, tp));
+    SLIPWAY_ASSIGN_OR_RETURN(const bool holds, HoldsExpert(spec, placement));
+    if (!holds) continue;
+    SLIPWAY_ASSIGN_OR_RETURN(const std::vector<int64_t> shape, LocalShape(spec, placement));
     int64_t elements = 1;
     for (int64_t extent : shape) elements *= extent;
-    local.total += elements;
-    int64_t& piece = pieces[{spec.piece.kind, spec.piece.layer}];
+    HeldParameters& held = spec.expert.has_value() ? local.expert : local.dense;
+    held.total += elements;
+    int64_t& piece = pieces[{spec.expert.has_value(), spec.piece.kind, spec.piece.layer}];
     piece += elements;
-    local.largest_piece = std::max(local.largest_piece, piece);
+    held.largest_piece = std::max(held.largest_piece, piece);
   }
   return local;
+}
+
+// Elements that the feed-forward part of a layer keeps for its backward, a token, beside its input: the mean over the
+// layers with and without experts, which are taken to share the load evenly.
+double FeedForwardActivations(const ModelArch& arch, const MemoryOptions& options) {
+  // gate, up and their product.
+  const auto block = [](int64_t inner, int ranks) { return 3 * static_cast<double>(inner) / ranks; };
+  const double dense = block(arch.ffn_hidden_size, options.mesh.tp);
+  if (!arch.moe.has_value()) return dense;
+  const MoeArch& moe = *arch.moe;
+  // Each copy of a token goes to the expert's ranks and comes back.
+  const double copies = static_cast<double>(moe.topk) *
+                        (2 * static_cast<double>(arch.hidden_size) * options.mesh.etp + block(moe.ffn_hidden_size, 1));
+  const double experts = (copies + static_cast<double>(moe.num_experts)) / options.mesh.tp +
+                         block(moe.shared_expert_intermediate_size, options.mesh.tp);
+  const auto layers = static_cast<double>(arch.num_layers);
+  const double share = static_cast<double>(moe.MoeLayers(arch.num_layers)) / layers;
+  return share * experts + (1 - share) * dense;
 }
 
 // Elements that one layer keeps for its backward, a token.
@@ -63,8 +89,7 @@ double LayerActivations(const ModelArch& arch, const MemoryOptions& options) {
   const double norms = 4 * hidden / replicated;
   // q, k, v; the attention's output, which is o_proj's input.
   const double attention = static_cast<double>(2 * arch.QueryRows() + 2 * arch.KeyRows()) / tp;
-  // gate, up and their product.
-  const double mlp = 3 * static_cast<double>(arch.ffn_hidden_size) / tp;
+  const double mlp = FeedForwardActivations(arch, options);
   const double scores = options.fused_attention ? 0
                                                 : 2 * static_cast<double>(arch.num_attention_heads) *
                                                       static_cast<double>(options.seq_length) / tp;
@@ -121,10 +146,19 @@ TrainingFlops FlopsOfTokens(const ModelArch& arch, double num_tokens, double sum
   const auto query = static_cast<double>(arch.QueryRows());
   const auto key = static_cast<double>(arch.KeyRows());
   const auto layers = static_cast<double>(arch.num_layers);
+  double inner = layers * static_cast<double>(arch.ffn_hidden_size);  // of all layers' blocks that a token passes
+  double router = 0;
+  if (arch.moe.has_value()) {
+    const MoeArch& moe = *arch.moe;
+    const auto moe_layers = static_cast<double>(moe.MoeLayers(arch.num_layers));
+    inner = (layers - moe_layers) * static_cast<double>(arch.ffn_hidden_size) +
+            moe_layers * static_cast<double>(moe.topk * moe.ffn_hidden_size + moe.shared_expert_intermediate_size);
+    router = moe_layers * static_cast<double>(moe.num_experts);
+  }
   // 6 = 2 operations a multiply-add, once forward and twice backward.
   return {.attention_projections = 6 * num_tokens * layers * (hidden * (query + 2 * key) + query * hidden),
           .attention_scores = 6 * sum_squared_lengths * layers * query * 0.5 * 2,
-          .mlp = 6 * num_tokens * layers * hidden * static_cast<double>(arch.ffn_hidden_size) * 3,
+          .mlp = 6 * num_tokens * hidden * (inner * 3 + router),
           .logits = 6 * num_tokens * hidden * static_cast<double>(padded_vocab_size)};
 }
 
@@ -145,25 +179,29 @@ absl::StatusOr<topology::PipelinePartition> PartitionFor(const ModelArch& arch, 
 
 absl::StatusOr<MemoryEstimate> EstimateMemory(const ModelArch& arch, const MemoryOptions& options, int pp_rank) {
   const topology::MeshSizes& mesh = options.mesh;
-  SLIPWAY_RETURN_IF_ERROR(topology::Mesh::Create(mesh).status());
+  SLIPWAY_ASSIGN_OR_RETURN(const topology::Mesh layout, topology::Mesh::Create(mesh));
   SLIPWAY_ASSIGN_OR_RETURN(const topology::PipelinePartition partition, PartitionFor(arch, options));
   if (pp_rank < 0 || pp_rank >= mesh.pp) {
     return absl::InvalidArgumentError(absl::StrCat("pipeline rank ", pp_rank, " of ", mesh.pp));
   }
   MemoryEstimate estimate;
   SLIPWAY_ASSIGN_OR_RETURN(const LocalElements local, LocalParameters(arch, options, partition.OfRank(pp_rank)));
-  estimate.parameters = local.total;
-  const auto parameters = static_cast<double>(local.total);
-  const double ranks = static_cast<double>(mesh.dp) * mesh.cp;
-  // Of what is sharded two buckets are whole at a time.
-  const auto share = [&](bool sharded, double bytes) {
-    if (!sharded || ranks == 1) return parameters * bytes;
-    return (parameters / ranks + std::min(2 * static_cast<double>(local.largest_piece), parameters)) * bytes;
+  estimate.parameters = local.dense.total + local.expert.total;
+  estimate.expert_parameters = local.expert.total;
+  // Each kind is cut over the ranks that hold the same parameters. Of what is sharded two buckets are whole at a time.
+  const auto add = [&](const HeldParameters& held, double ranks) {
+    const auto parameters = static_cast<double>(held.total);
+    const auto share = [&](bool sharded, double bytes) {
+      if (!sharded || ranks == 1) return parameters * bytes;
+      return (parameters / ranks + std::min(2 * static_cast<double>(held.largest_piece), parameters)) * bytes;
+    };
+    estimate.weights += share(ShardsParameters(options.sharding), options.bytes.weight);
+    estimate.gradients += share(ShardsGradients(options.sharding), options.bytes.gradient);
+    estimate.optimizer +=
+        parameters * (options.bytes.master + options.bytes.moments) / (ShardsOptimizer(options.sharding) ? ranks : 1);
   };
-  estimate.weights = share(ShardsParameters(options.sharding), options.bytes.weight);
-  estimate.gradients = share(ShardsGradients(options.sharding), options.bytes.gradient);
-  estimate.optimizer =
-      parameters * (options.bytes.master + options.bytes.moments) / (ShardsOptimizer(options.sharding) ? ranks : 1);
+  add(local.dense, static_cast<double>(mesh.dp) * mesh.cp);
+  add(local.expert, static_cast<double>(layout.edp()));
   SLIPWAY_ASSIGN_OR_RETURN(const double layers_in_flight, LayersInFlight(options, partition, pp_rank));
   estimate.activations = ActivationBytes(arch, options, layers_in_flight);
   if (pp_rank == mesh.pp - 1) {

@@ -25,7 +25,7 @@ int64_t ParameterCount(const ModelArch& arch);
 struct TrainingFlops {
   double attention_projections = 0;
   double attention_scores = 0;
-  double mlp = 0;
+  double mlp = 0;  // of the experts only those that a token uses, with their router
   double logits = 0;
 
   double Total() const { return attention_projections + attention_scores + mlp + logits; }
@@ -67,14 +67,15 @@ struct MemoryOptions {
   int64_t make_vocab_size_divisible_by = 128;
   int64_t logits_chunk_elements = int64_t{1} << 25;  // the loss makes at most so many logits at a time
   bool sequence_parallel = false;
-  Sharding sharding = Sharding::kOptim;  // over dp x cp
+  Sharding sharding = Sharding::kOptim;  // over dp x cp, of experts over edp
   bool fused_attention = true;           // no [seq, seq] scores are kept
   Recompute recompute = Recompute::kNone;
 };
 
 // Bytes on one rank.
 struct MemoryEstimate {
-  int64_t parameters = 0;  // elements that the rank holds, padding included
+  int64_t parameters = 0;         // elements that the rank holds, padding included
+  int64_t expert_parameters = 0;  // those of them that are experts'
   double weights = 0;
   double gradients = 0;
   double optimizer = 0;

@@ -47,12 +47,21 @@ struct Init {
   friend bool operator==(const Init&, const Init&) = default;
 };
 
+// One expert's tensor is a parameter of its own, as in Hugging Face's files; those of one layer are a fuse group.
+struct ExpertPlace {
+  int64_t index = 0;  // of the layer's experts
+  int64_t count = 1;  // how many the layer has
+
+  friend bool operator==(const ExpertPlace&, const ExpertPlace&) = default;
+};
+
 struct ParamSpec {
   std::string name;            // Hugging Face's: "model.layers.3.self_attn.q_proj.weight"
   std::vector<int64_t> shape;  // of the whole tensor, without padding of the vocabulary
   Piece piece;
 
   // Tensor parallelism cuts this dimension (0: column parallel, 1: row parallel); empty: every rank holds all of it.
+  // An expert's is cut over the ranks of expert tensor parallelism.
   std::optional<int> tp_shard_dim;
   // The cut falls between units of this many rows or columns: a head for q, k, v and o, else 1.
   int64_t tp_unit = 1;
@@ -61,7 +70,8 @@ struct ParamSpec {
   // The cut dimension is the vocabulary: it is padded for the cut, and only there.
   bool vocabulary = false;
 
-  bool expert = false;  // lives on the expert view of the mesh
+  // Lives on the expert view of the mesh: on the ranks of its expert-parallel coordinate alone.
+  std::optional<ExpertPlace> expert;
   // Axes besides dp and cp over which the gradients of its copies are partial sums, at any layout: tp for the q and k
   // norms, whose ranks see only their own heads.
   std::vector<topology::Axis> grad_sum_axes;
@@ -70,6 +80,9 @@ struct ParamSpec {
 
   bool weight_decay = true;  // false for 1-D parameters
   bool trainable = true;
+  // Above 0: no loss trains it. What takes the place of its gradient counts load, and a step moves it by this against
+  // the sign of that. It is kept in fp32 and no norm counts it. (The experts' bias.)
+  double sign_update_rate = 0;
   // The name of the tensor that this is another use of. Such a parameter is not counted and not stored; its gradient is
   // added to that tensor's, across stages through the embedding group.
   std::optional<std::string> tied_to;
@@ -91,12 +104,24 @@ inline constexpr char kHeadName[] = "lm_head.weight";
 // num_layers)), as in Megatron-LM. REQUIRES: Validate(arch) is empty.
 std::vector<ParamSpec> BuildParamTable(const ModelArch& arch);
 
-// A rank's place in its tensor-parallel group, and the grain of the vocabulary's padding.
+// A rank's place in the groups that cut the model's tensors, and the grain of the vocabulary's padding.
 struct TpPlacement {
-  int rank = 0;
+  int rank = 0;  // tensor parallel
   int size = 1;
   int64_t make_vocab_size_divisible_by = 128;
+  int etp_rank = 0;  // tensor parallel inside an expert
+  int etp_size = 1;
+  int ep_rank = 0;  // expert parallel
+  int ep_size = 1;
 };
+
+// Of the rank with these coordinates.
+TpPlacement PlacementOf(const topology::MeshSizes& sizes, const topology::Coordinates& at,
+                        int64_t make_vocab_size_divisible_by);
+
+// Whether the rank has the parameter at all: expert-parallel rank r of n holds experts [r*E/n, (r+1)*E/n), and every
+// rank the parameters that are no expert's. InvalidArgument naming both numbers when the experts do not divide.
+absl::StatusOr<bool> HoldsExpert(const ParamSpec& spec, const TpPlacement& tp);
 
 // The smallest multiple of make_vocab_size_divisible_by * tp_size that holds the vocabulary.
 int64_t PaddedVocabSize(int64_t vocab_size, int64_t make_vocab_size_divisible_by, int tp_size);
@@ -113,7 +138,8 @@ struct ShardRange {
 
 // What a rank holds of dimension `dim` of the global tensor.
 //  - A dimension that is not cut: all of it.
-//  - A cut dimension of U = shape[dim] / tp_unit units: rank r of n holds units [r*U/n, (r+1)*U/n).
+//  - A cut dimension of U = shape[dim] / tp_unit units: rank r of n holds units [r*U/n, (r+1)*U/n). An expert's is cut
+//    by the rank's place in expert tensor parallelism.
 //  - Key/value heads with n > U: rank r holds the one unit r*U/n (integer division), so n/U neighbours share it, the
 //  same
 //    unit that their query heads read.
@@ -127,7 +153,8 @@ absl::StatusOr<ShardRange> LocalRange(const ParamSpec& spec, int dim, const TpPl
 absl::StatusOr<std::vector<int64_t>> LocalShape(const ParamSpec& spec, const TpPlacement& tp);
 
 // The number of neighbouring ranks that hold the same shard: tp_size for a parameter that is not cut, n/U for shared
-// key/value heads, else 1. Counted once in the gradient norm and stored once. REQUIRES: LocalRange is OK.
+// key/value heads, else 1 (also for an expert's, whatever tp_size is). Counted once in the gradient norm and stored
+// once. REQUIRES: LocalRange is OK.
 int TpReplicas(const ParamSpec& spec, int tp_size);
 
 // The number of neighbouring tensor-parallel ranks over which the gradient must be summed (1: none): the sharers of a

@@ -61,11 +61,18 @@ ModelArch Qwen(Family family, const QwenSize& size) {
           .rotary_base = 1e6,
           .norm_epsilon = size.epsilon,
           .add_qkv_bias = family == Family::kQwen2,
-          .qk_layernorm = family == Family::kQwen3,
+          .qk_layernorm = family != Family::kQwen2,
           .untie_embeddings_and_output_weights = size.untied,
           .bos_token_id = 151643,
-          .eos_token_ids = {family == Family::kQwen3 ? 151645 : 151643},
+          .eos_token_ids = {family == Family::kQwen2 ? 151643 : 151645},
           .dtype = DType::kBFloat16};
+}
+
+// Qwen3's mixtures of experts: 128, of which a token uses 8.
+ModelArch QwenMoe(const QwenSize& size, int64_t moe_ffn) {
+  ModelArch arch = Qwen(Family::kQwen3Moe, size);
+  arch.moe = MoeArch{.num_experts = 128, .topk = 8, .ffn_hidden_size = moe_ffn, .aux_loss_coeff = 0.001};
+  return arch;
 }
 
 ModelArch SmolLm2() {
@@ -88,19 +95,20 @@ ModelArch SmolLm2() {
 
 // Small enough for a unit test, with every dimension different so that a transposed one shows.
 ModelArch Tiny(Family family, bool untied) {
+  const bool has_head_norms = family == Family::kQwen3 || family == Family::kQwen3Moe;
   ModelArch arch{.family = family,
                  .num_layers = 2,
                  .hidden_size = 64,
                  .num_attention_heads = 4,
                  .num_query_groups = 2,
-                 .kv_channels = family == Family::kQwen3 ? 32 : 16,
+                 .kv_channels = has_head_norms ? 32 : 16,
                  .ffn_hidden_size = 160,
                  .vocab_size = 260,
                  .max_position_embeddings = 512,
                  .rotary_base = 10000,
                  .norm_epsilon = 1e-5,
                  .add_qkv_bias = family == Family::kQwen2,
-                 .qk_layernorm = family == Family::kQwen3,
+                 .qk_layernorm = has_head_norms,
                  .untie_embeddings_and_output_weights = untied,
                  .bos_token_id = 256,
                  .eos_token_ids = {257},
@@ -108,6 +116,9 @@ ModelArch Tiny(Family family, bool untied) {
   if (family == Family::kLlama) {
     arch.rope_scaling =
         RopeScaling{.factor = 8, .low_freq_factor = 1, .high_freq_factor = 4, .original_max_position_embeddings = 64};
+  }
+  if (family == Family::kQwen3Moe) {
+    arch.moe = MoeArch{.num_experts = 8, .topk = 2, .ffn_hidden_size = 48, .aux_loss_coeff = 0.001};
   }
   return arch;
 }
@@ -137,10 +148,13 @@ const std::vector<std::pair<std::string_view, ModelArch>>& Presets() {
       {"qwen3_8b", Qwen(kQwen3, {36, 4096, 32, 8, 128, 12288, 151936, 40960, kUntied})},
       {"qwen3_14b", Qwen(kQwen3, {40, 5120, 40, 8, 128, 17408, 151936, 40960, kUntied})},
       {"qwen3_32b", Qwen(kQwen3, {64, 5120, 64, 8, 128, 25600, 151936, 40960, kUntied})},
+      {"qwen3_30b_a3b", QwenMoe({48, 2048, 32, 4, 128, 6144, 151936, 40960, kUntied}, 768)},
+      {"qwen3_235b_a22b", QwenMoe({94, 4096, 64, 4, 128, 12288, 151936, 40960, kUntied}, 1536)},
       {"smollm2_135m", SmolLm2()},
       {"tiny_llama", Tiny(Family::kLlama, kUntied)},
       {"tiny_qwen2", Tiny(kQwen2, kTied)},
-      {"tiny_qwen3", Tiny(kQwen3, kUntied)}};
+      {"tiny_qwen3", Tiny(kQwen3, kUntied)},
+      {"tiny_qwen3_moe", Tiny(Family::kQwen3Moe, kUntied)}};
   return *presets;
 }
 

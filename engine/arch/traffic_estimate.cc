@@ -32,6 +32,7 @@ class Estimator {
     FindBusiestRank();
     AddTensorParallel();
     AddContextParallel();
+    AddExperts();
     AddPipeline();
     SLIPWAY_RETURN_IF_ERROR(AddDataParallel());
     return std::move(traffic_);
@@ -60,30 +61,38 @@ class Estimator {
   // The pipeline rank with most layers, and of those with most of the model's ends.
   void FindBusiestRank() {
     for (int rank = 0; rank < partition_.pp; ++rank) {
-      int64_t layers = 0, ends = 0;
+      int64_t layers = 0, ends = 0, with_experts = 0;
       for (const topology::PipelineStage& stage : partition_.OfRank(rank)) {
         layers += stage.num_layers;
+        for (int layer = stage.first_layer; arch_.moe && layer < stage.first_layer + stage.num_layers; ++layer) {
+          with_experts += arch_.moe->HasExperts(layer) ? 1 : 0;
+        }
         ends += (stage.has_embedding ? 1 : 0) + (stage.has_head ? 1 : 0);
       }
-      if (layers > layers_ || (layers == layers_ && ends > ends_)) layers_ = layers, ends_ = ends;
+      if (layers > layers_ || (layers == layers_ && ends > ends_)) {
+        layers_ = layers;
+        ends_ = ends;
+        moe_layers_ = with_experts;
+      }
     }
   }
 
-  // Each layer enters two tensor-parallel blocks and leaves them; so does the head once, and the embedding is left
-  // once.
+  // Each layer enters two tensor-parallel blocks and leaves them, one where it has experts; so does the head once, and
+  // the embedding is left once.
   void AddTensorParallel() {
+    const int64_t blocks = 2 * layers_ - moe_layers_;
     const int64_t forwards = options_.recompute == Recompute::kFull ? 2 : 1;
     if (!options_.sequence_parallel) {
       // Forward sums on leaving a block, backward on entering it.
-      AddRing("all_reduce", GroupKind::kTp, "activations",
-              micro_batches_ * (2 * layers_ * (forwards + 1) + ends_), Activation());
+      AddRing("all_reduce", GroupKind::kTp, "activations", micro_batches_ * (blocks * (forwards + 1) + ends_),
+              Activation());
       return;
     }
     // Entering gathers, leaving reduces; the other way round backwards, where the blocks gather their input once more
     // for the weights' gradient.
-    AddRing("all_gather", GroupKind::kTp, "activations", micro_batches_ * (2 * layers_ * (forwards + 2) + 2 * ends_),
+    AddRing("all_gather", GroupKind::kTp, "activations", micro_batches_ * (blocks * (forwards + 2) + 2 * ends_),
             Activation());
-    AddRing("reduce_scatter", GroupKind::kTp, "activations", micro_batches_ * (2 * layers_ * (forwards + 1) + ends_),
+    AddRing("reduce_scatter", GroupKind::kTp, "activations", micro_batches_ * (blocks * (forwards + 1) + ends_),
             Activation());
   }
 
@@ -124,6 +133,21 @@ class Estimator {
          .node_bytes = bytes * NeighboursOnOtherNodes(mesh_.Groups(GroupKind::kCp), gpus_per_node_, true)});
   }
 
+  // Tokens to their experts and results back, and the same for the gradients; tokens spread evenly.
+  void AddExperts() {
+    if (moe_layers_ == 0) return;
+    const int64_t passes = micro_batches_ * moe_layers_ * ((options_.recompute == Recompute::kFull ? 2 : 1) + 1);
+    const double tokens = Activation() / mesh_.sizes().tp;
+    if (arch_.moe->dispatcher == Dispatcher::kAllToAll) {
+      AddRing("all_to_all", GroupKind::kEtpEp, "tokens of experts", 2 * passes,
+              tokens * static_cast<double>(arch_.moe->topk) * mesh_.sizes().etp);
+      return;
+    }
+    const double of_all = tokens * mesh_.GroupSize(GroupKind::kEtpEp);
+    AddRing("all_gather", GroupKind::kEtpEp, "tokens of experts", passes, of_all);
+    AddRing("reduce_scatter", GroupKind::kEtpEp, "tokens of experts", passes, of_all);
+  }
+
   // Every stage but the last sends its activations on, and every stage but the first its gradients back.
   void AddPipeline() {
     const int pp = mesh_.sizes().pp;
@@ -145,21 +169,25 @@ class Estimator {
   }
 
   absl::Status AddDataParallel() {
-    int64_t elements = 0;
+    int64_t dense = 0, expert = 0;
     for (int rank = 0; rank < mesh_.sizes().pp; ++rank) {
       SLIPWAY_ASSIGN_OR_RETURN(const MemoryEstimate estimate, EstimateMemory(arch_, options_, rank));
-      elements = std::max(elements, estimate.parameters);
+      dense = std::max(dense, estimate.parameters - estimate.expert_parameters);
+      expert = std::max(expert, estimate.expert_parameters);
     }
-    const auto parameters = static_cast<double>(elements);
     const double gradient = options_.bytes.gradient;
-    if (ShardsOptimizer(options_.sharding)) {
-      // Sharded gradients are reduced in each micro-batch, sharded weights gathered in each forward and backward.
-      const int64_t reductions = ShardsGradients(options_.sharding) ? micro_batches_ : 1;
-      const int64_t gathers = ShardsParameters(options_.sharding) ? 2 * micro_batches_ : 1;
-      AddRing("reduce_scatter", GroupKind::kDpCp, "gradients", reductions, parameters * gradient);
-      AddRing("all_gather", GroupKind::kDpCp, "weights", gathers, parameters * options_.bytes.weight);
-    } else {
-      AddRing("all_reduce", GroupKind::kDpCp, "gradients", 1, parameters * gradient);
+    // Sharded gradients are reduced in each micro-batch, sharded weights gathered in each forward and backward.
+    const int64_t reductions = ShardsGradients(options_.sharding) ? micro_batches_ : 1;
+    const int64_t gathers = ShardsParameters(options_.sharding) ? 2 * micro_batches_ : 1;
+    for (const auto& [group, elements] : {std::pair{GroupKind::kDpCp, dense}, std::pair{GroupKind::kEdp, expert}}) {
+      if (elements == 0) continue;
+      const auto parameters = static_cast<double>(elements);
+      if (ShardsOptimizer(options_.sharding)) {
+        AddRing("reduce_scatter", group, "gradients", reductions, parameters * gradient);
+        AddRing("all_gather", group, "weights", gathers, parameters * options_.bytes.weight);
+      } else {
+        AddRing("all_reduce", group, "gradients", 1, parameters * gradient);
+      }
     }
     if (arch_.untie_embeddings_and_output_weights) return absl::OkStatus();
     const int64_t rows =
@@ -179,6 +207,7 @@ class Estimator {
   double tokens_ = 0;
   int64_t layers_ = 0;
   int64_t ends_ = 0;
+  int64_t moe_layers_ = 0;  // of layers_
   std::vector<Traffic> traffic_;
 };
 

@@ -95,5 +95,32 @@ TEST(Traffic, NeighboursOnOtherNodes) {
   EXPECT_EQ(NeighboursOnOtherNodes({{0}, {1}}, 1, true), 0);
 }
 
+TEST(Traffic, ExpertsByHand) {
+  MemoryOptions options{.mesh = {.tp = 2, .dp = 4, .ep = 4, .etp = 1},
+                        .bytes = StateBytes::Bf16Mixed(),
+                        .seq_length = 4096,
+                        .num_microbatches = 3,
+                        .sequence_parallel = true};
+  const Mesh mesh = Mesh::Create(options.mesh).value();
+  ModelArch arch = FindPreset("qwen3_30b_a3b").value();
+  const std::vector<Traffic> sent = EstimateTraffic(arch, options, mesh, {}).value();
+  // There and back, forward and backward, 8 experts a token.
+  const Traffic* tokens = Find(sent, "all_to_all", GroupKind::kEtpEp);
+  ASSERT_NE(tokens, nullptr);
+  EXPECT_EQ(tokens->operations, 3 * 48 * 4);
+  EXPECT_DOUBLE_EQ(tokens->bytes, 3 * 48 * 4 * (4096.0 / 2 * 2048 * 2 * 8) * 3 / 4);
+  // Attention alone is a tensor-parallel block.
+  EXPECT_EQ(Find(sent, "reduce_scatter", GroupKind::kTp)->operations, 3 * (48 * 2 + 2));
+  // A quarter of the experts on each rank, summed over two.
+  const Traffic* gradients = Find(sent, "reduce_scatter", GroupKind::kEdp);
+  ASSERT_NE(gradients, nullptr);
+  EXPECT_DOUBLE_EQ(gradients->bytes, 48.0 * 128 / 4 * 3 * 2048 * 768 * 4 / 2);
+  arch.moe->dispatcher = Dispatcher::kAllGather;
+  const std::vector<Traffic> gathered = EstimateTraffic(arch, options, mesh, {}).value();
+  EXPECT_EQ(Find(gathered, "all_to_all", GroupKind::kEtpEp), nullptr);
+  EXPECT_DOUBLE_EQ(Find(gathered, "all_gather", GroupKind::kEtpEp)->bytes,
+                   3 * 48 * 2 * (4096.0 / 2 * 4 * 2048 * 2) * 3 / 4);
+}
+
 }  // namespace
 }  // namespace slipway::engine::arch

@@ -20,6 +20,7 @@
 #include "engine/checkpoint/stored_model.h"
 #include "engine/format/checkpoint_directory.h"
 #include "engine/format/manifest.h"
+#include "engine/spec/layout.h"
 #include "engine/spec/spec_writer.h"
 
 namespace slipway::engine::checkpoint {
@@ -40,9 +41,13 @@ absl::Status Agree(const absl::Status& own, const char* what, comm::Communicator
   return absl::AbortedError(StrCat(what, ": rank ", rank, " failed"));
 }
 
-int64_t ParametersOf(const parallel::FlatStore& store) {
+// Of the whole model, as far as this rank can tell: every rank of the groups that hold it has about as much.
+int64_t ParametersOf(const parallel::FlatStore& store, const comm::ParallelGroups& groups) {
   int64_t elements = 0;
-  for (const parallel::LogicalShare& share : store.shares()) elements += share.elements;
+  for (const parallel::LogicalShare& share : store.shares()) {
+    const int ranks = share.spec->expert.has_value() ? groups.etp_ep->size() * groups.pp->size() : groups.model->size();
+    elements += share.elements * ranks;
+  }
   return elements;
 }
 
@@ -54,10 +59,10 @@ absl::StatusOr<format::Manifest> MakeManifest(FileSystem& files, const SaveReque
   StateToManifest(request.state, manifest);
   manifest.resolved_spec = spec::SpecToJson(request.spec);
   const v1::ParallelismSpec& parallelism = request.spec.parallelism();
-  manifest.mesh = {{"tp", parallelism.tensor_model_parallel_size()},
-                   {"cp", parallelism.context_parallel_size()},
-                   {"dp", parallelism.data_parallel_size()},
-                   {"pp", parallelism.pipeline_model_parallel_size()}};
+  manifest.mesh = {
+      {"tp", parallelism.tensor_model_parallel_size()}, {"cp", parallelism.context_parallel_size()},
+      {"ep", parallelism.expert_model_parallel_size()}, {"etp", spec::ExpertTensorParallelSize(parallelism)},
+      {"dp", parallelism.data_parallel_size()},         {"pp", parallelism.pipeline_model_parallel_size()}};
   manifest.lineage = ToFormat(request.lineage);
   std::map<std::pair<std::string, format::StateKind>, format::ManifestTensor> tensors;
   for (int rank = 0; rank < world; ++rank) {
@@ -154,9 +159,8 @@ CheckpointSaver::~CheckpointSaver() {
 void CheckpointSaver::Begin(SaveRequest request) {
   Job job;
   job.request = std::move(request);
-  job.writes = ShardsOptimizer(store_.options().sharding) || groups_.dp_cp->rank() == 0;
-  if (job.writes) job.slices = SlicesOf(store_);
-  job.bytes_of_all = ParametersOf(store_) * groups_.model->size() * kBytesOfAParameter;
+  job.slices = SlicesOf(store_);
+  job.bytes_of_all = ParametersOf(store_, groups_) * kBytesOfAParameter;
   ring_.Begin(job.slices.slices);
   outcome_ = std::async(std::launch::async, [this, job = std::move(job)] {
     // However it ends: nobody reads on, so the optimizer need not wait.
@@ -201,8 +205,7 @@ absl::StatusOr<int64_t> CheckpointSaver::Write(const Job& job) {
   if (rank == 0) prepared = Prepare(files_, request, IdOf(request), job.bytes_of_all);
   SLIPWAY_RETURN_IF_ERROR(Agree(prepared, "preparing a checkpoint", *save_group_));
 
-  absl::StatusOr<RankPart> part = RankPart();
-  if (job.writes) part = WriteRankFile(files_, temporary, rank, job.slices, ring_);
+  const absl::StatusOr<RankPart> part = WriteRankFile(files_, temporary, rank, job.slices, ring_);
   // Nobody reads on, whether it is written or has failed: this rank's optimizer need not wait for the others' writers.
   ring_.Abandon();
   const absl::Status written = part.ok() ? WritePart(files_, temporary, rank, *part) : part.status();

@@ -78,7 +78,6 @@ class CheckpointSaver final : public optim::UpdateListener {
   struct Job {
     SaveRequest request;
     RankSlices slices;
-    bool writes = false;       // replicas of an optimizer that is not sharded leave it to the first of them
     int64_t bytes_of_all = 0;  // of tensors, over all ranks
   };
 

@@ -8,6 +8,7 @@
 #include "absl/strings/str_format.h"
 #include "common/status_macros.h"
 #include "common/str_cat.h"
+#include "engine/arch/sharding.h"
 #include "engine/format/safetensors.h"
 
 namespace slipway::engine::checkpoint {
@@ -38,6 +39,8 @@ RankSlices SlicesOf(parallel::FlatStore& store) {
   RankSlices result;
   std::map<std::pair<int, StateKind>, size_t> slice_of;
   for (int b = 0; b < static_cast<int>(store.buckets().size()); ++b) {
+    // Without a sharded optimizer all ranks that sum a bucket's gradients hold the same: the first one writes.
+    if (!ShardsOptimizer(store.options().sharding) && store.buckets()[b].group_rank != 0) continue;
     for (const StoredKind& stored : kStored) {
       const at::Tensor& slice = store.buckets()[b].*stored.slice;
       if (!slice.defined() || slice.numel() == 0) continue;

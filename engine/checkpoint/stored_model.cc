@@ -19,8 +19,7 @@ absl::StatusOr<arch::ModelArch> ArchOf(const StoredModel& model) {
   if (model.config_json.empty()) return spec::ArchFromSpec(model.spec);
   SLIPWAY_ASSIGN_OR_RETURN(arch::ModelArch arch,
                            arch::ParseHfConfig(model.config_json, JoinPath(model.directory, kConfigFile)));
-  arch.attention_dropout = model.spec.model().attention_dropout();
-  arch.hidden_dropout = model.spec.model().hidden_dropout();
+  spec::ApplyTrainingSettings(model.spec.model(), &arch);
   return arch;
 }
 

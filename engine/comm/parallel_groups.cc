@@ -57,6 +57,11 @@ ParallelGroups MakeParallelGroups(const topology::Mesh& mesh, int rank, GroupFac
   groups.cp = maker.Collective("cp", mesh.Groups(GroupKind::kCp));
   groups.dp = maker.Collective("dp", mesh.Groups(GroupKind::kDp));
   groups.dp_cp = maker.Collective("dp-cp", mesh.Groups(GroupKind::kDpCp));
+  groups.tp_cp = maker.Collective("tp-cp", mesh.Groups(GroupKind::kTpCp));
+  groups.tp_dp_cp = maker.Collective("tp-dp-cp", mesh.Groups(GroupKind::kTpDpCp));
+  groups.etp = maker.Collective("etp", mesh.Groups(GroupKind::kEtp));
+  groups.etp_ep = maker.Collective("etp-ep", mesh.Groups(GroupKind::kEtpEp));
+  groups.edp = maker.Collective("edp", mesh.Groups(GroupKind::kEdp));
   groups.model = maker.Collective("model", mesh.Groups(GroupKind::kModel));
   groups.pp = maker.Alone("pp", mesh.Groups(GroupKind::kPp));
   groups.pp_back = maker.Alone("pp-back", mesh.Groups(GroupKind::kPp));

@@ -25,6 +25,11 @@ struct ParallelGroups {
   CommPtr pp_around;
   CommPtr pp_around_back;
   CommPtr embedding;  // first and last pipeline stage, for tied embeddings
+  CommPtr tp_cp;      // ranks with tokens of the same samples
+  CommPtr tp_dp_cp;   // all ranks of a pipeline stage
+  CommPtr etp;        // ranks that hold slices of the same experts
+  CommPtr etp_ep;     // the ranks that hold a layer's experts between them, etp fastest
+  CommPtr edp;        // the ranks over which experts' gradients are summed and their optimizer state is sharded
   CommPtr model;      // tp × pp: a norm is summed over dp_cp shards and this
 };
 

@@ -1,5 +1,6 @@
-// Llama, Qwen2 and Qwen3 as stage pieces: pre-norm decoder layers of grouped-query attention with rotary positions and
-// a SwiGLU feed-forward. Qwen2 has biases on q, k and v; Qwen3 normalises each query and key head.
+// Llama, Qwen2, Qwen3 and Qwen3-MoE as stage pieces: pre-norm decoder layers of grouped-query attention with rotary
+// positions and a SwiGLU feed-forward, or a mixture of such. Qwen2 has biases on q, k and v; Qwen3 normalises each
+// query and key head.
 #include <ATen/ATen.h>
 
 #include <utility>
@@ -34,6 +35,20 @@ class EmbeddingPiece final : public StagePiece {
   std::unique_ptr<nn::EmbeddingLayer> tokens_;
 };
 
+class FeedForward final : public nn::Layer {
+ public:
+  FeedForward(const std::string& name, LayerFactory& factory)
+      : gate_up_(factory.ColumnLinear(name + ".gate_up", /*bias=*/false)),
+        swiglu_(factory.SwiGlu()),
+        down_(factory.RowLinear(name + ".down")) {}
+  at::Tensor Forward(const at::Tensor& x, const ForwardContext& context) override {
+    return down_->Forward(swiglu_->Forward(gate_up_->Forward(x, context), context), context);
+  }
+
+ private:
+  nn::LayerPtr gate_up_, swiglu_, down_;
+};
+
 class LayerPiece final : public StagePiece {
  public:
   LayerPiece(const ModelArch& arch, const Piece& piece, LayerFactory& factory, const at::Tensor& inverse_frequencies)
@@ -53,9 +68,11 @@ class LayerPiece final : public StagePiece {
     attention_join_ = factory.JoinNorm(
         name + ".post_attention_norm", arch.norm_epsilon,
         {.dropout = arch.hidden_dropout, .dropout_site = SiteOf(piece.layer, Dropout::kAttentionOutput)});
-    gate_up_ = factory.ColumnLinear(name + ".mlp.gate_up", /*bias=*/false);
-    swiglu_ = factory.SwiGlu();
-    down_ = factory.RowLinear(name + ".mlp.down");
+    if (arch.moe.has_value() && arch.moe->HasExperts(piece.layer)) {
+      mlp_ = factory.Experts(name + ".mlp", *arch.moe, piece.layer);
+    } else {
+      mlp_ = std::make_unique<FeedForward>(name + ".mlp", factory);
+    }
     mlp_join_ =
         factory.Join({.dropout = arch.hidden_dropout, .dropout_site = SiteOf(piece.layer, Dropout::kMlpOutput)});
   }
@@ -64,13 +81,12 @@ class LayerPiece final : public StagePiece {
   at::Tensor Forward(const at::Tensor& x, const MicroBatch&, const ForwardContext& context) override {
     const at::Tensor heads = attention_->Forward(qkv_->Forward(input_norm_->Forward(x, context), context), context);
     const auto [h, normed] = attention_join_->Forward(x, attention_output_->Forward(heads, context), context);
-    const at::Tensor mlp = down_->Forward(swiglu_->Forward(gate_up_->Forward(normed, context), context), context);
-    return mlp_join_->Forward(h, mlp, context);
+    return mlp_join_->Forward(h, mlp_->Forward(normed, context), context);
   }
 
  private:
   Piece piece_;
-  nn::LayerPtr input_norm_, qkv_, attention_output_, gate_up_, swiglu_, down_;
+  nn::LayerPtr input_norm_, qkv_, attention_output_, mlp_;
   std::unique_ptr<nn::AttentionCore> attention_;
   std::unique_ptr<nn::ResidualNorm> attention_join_;
   std::unique_ptr<nn::ResidualJoin> mlp_join_;

@@ -10,6 +10,7 @@
 #include <memory>
 #include <string>
 
+#include "engine/arch/moe_arch.h"
 #include "engine/nn/functions.h"
 #include "engine/nn/sequence_layout.h"
 
@@ -17,12 +18,23 @@ namespace slipway::engine::nn {
 
 class KeyValueCache;
 
+// What routing did in a step: each layer of experts adds its part; summed over all ranks by whoever reads it.
+struct RoutingStatistics {
+  // fp64 [layers, E + 3]: by expert the slots that chose it, before anything was dropped; slots dropped; the balancing
+  // loss and the z-loss, summed over samples. Layers without experts stay zero.
+  at::Tensor table;
+};
+
 // What a forward pass knows beside its input.
 struct ForwardContext {
   const SequenceLayout* layout = nullptr;
   bool training = true;  // dropout on
   uint64_t seed = 0;     // with step, the key of the counter-based random numbers
   int64_t step = 0;
+  // The gradient of a loss that every sample of the global batch has one of (routers'): 1 / samples of the global
+  // batch.
+  double sample_loss_scale = 0;
+  RoutingStatistics* routing = nullptr;
   KeyValueCache* cache = nullptr;  // generation: the batch continues the one row whose keys and values these are
 };
 
@@ -103,6 +115,9 @@ class LayerFactory {
   virtual LayerPtr RmsNorm(const std::string& fuse_group, double epsilon) = 0;
   // [T, 2I] (gate | up, local) → [T, I].
   virtual LayerPtr SwiGlu() = 0;
+  // The experts of one layer with their router: the groups `<name>.router`, `<name>.experts.gate_up`, … (and the shared
+  // experts', where there are such).
+  virtual LayerPtr Experts(const std::string& name, const arch::MoeArch& moe, int layer) = 0;
   virtual std::unique_ptr<AttentionCore> Attention(const AttentionOptions& options) = 0;
   virtual std::unique_ptr<ResidualJoin> Join(const ResidualOptions& options) = 0;
   virtual std::unique_ptr<ResidualNorm> JoinNorm(const std::string& fuse_group, double epsilon,

@@ -21,6 +21,7 @@ struct RecomputeOptions {
   bool attention = false;   // from q | k | v to the heads' outputs
   bool norms = false;       // the outputs of the norms before attention and feed-forward
   bool activation = false;  // the feed-forward's inner activation
+  bool experts = false;     // router, dispatch and experts, whose messages are sent again
 };
 
 // forward(x), of which x alone is kept: the backward runs it once more, with a graph. It must not change x, and must

@@ -44,6 +44,11 @@ SequenceLayout WholeLayout(const std::vector<int64_t>& row_lengths, const std::v
   layout.uniform = used == num_tokens && std::all_of(row_lengths.begin(), row_lengths.end(), [&](int64_t length) {
                      return padded(length) == padded(row_lengths.front());
                    });
+  std::vector<int64_t> row_samples;
+  for (size_t r = 0; r < row_lengths.size(); ++r) {
+    row_samples.push_back(row_lengths[r] > 0 ? sample_indices[r] : kPaddingSample);
+  }
+  layout.row_samples = IndexTensor(row_samples, device);
   add_row(0, num_tokens - used, kPaddingSample);
   layout.cu_seqlens_host.push_back(static_cast<int32_t>(num_tokens));
   layout.cu_seqlens = StartsTensor(layout.cu_seqlens_host, device);
@@ -113,6 +118,7 @@ SequenceLayout MakeSequenceLayout(const std::vector<int64_t>& row_lengths, const
   own.cu_seqlens_host = DividedBy(whole.cu_seqlens_host, place.size);
   own.cu_seqlens = StartsTensor(own.cu_seqlens_host, device);
   own.uniform = whole.uniform;
+  own.row_samples = whole.row_samples;
   const auto map = std::make_shared<const ContextMap>(
       MakeContextMap(std::make_shared<const SequenceLayout>(std::move(whole)), place, device));
   const at::Tensor tokens = IndexTensor(map->tokens_host, device);

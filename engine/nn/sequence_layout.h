@@ -29,6 +29,10 @@ struct SequenceLayout {
   // the same on every layout.
   at::Tensor sample_index;  // int64 [T]
 
+  // The samples of the micro-batch: int64 [rows given], kPaddingSample for an empty row, on the device. The same on all
+  // ranks that share them, however their tokens are cut.
+  at::Tensor row_samples;
+
   // All rows have the same length and fill T: attention may run as one dense [rows, length] batch.
   bool uniform = false;
 

@@ -221,6 +221,20 @@ inline constexpr char kBiasGradAccumulate[] =
     "bias_grad_accumulate(Tensor(a!) main_grad, Tensor dy, bool accumulate) -> ()";
 using BiasGradAccumulateFn = void(at::Tensor main_grad, const at::Tensor& dy, bool accumulate);
 
+// --- Grouped products (experts) ---------------------------------------------------------------------------
+// Rows of x lie group after group: group g has rows [ends[g − 1], ends[g]) (from 0 for the first); ends int32 [G] on
+// x's device, ascending. A group may be empty. Rows past the last end belong to no group: what they come out as is
+// undefined, and no gradient sees them. transpose == true: weight [G, N, K], x [R, K] → x · weight[g]ᵀ [R, N]; false:
+// x [R, N] → x · weight[g] [R, K]. On CUDA bf16 never waits for the device; other types read `ends` on the host.
+inline constexpr char kGroupedMm[] = "grouped_mm(Tensor x, Tensor weight, Tensor ends, bool transpose) -> Tensor";
+using GroupedMmFn = at::Tensor(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& ends, bool transpose);
+// main_grad [G, N, K] (+)= dyᵀ · x of each group's rows, in fp32; dy [R, N], x [R, K]. Groups without rows get zeros
+// (or stay, with accumulate).
+inline constexpr char kGroupedMmAccumulate[] =
+    "grouped_mm_accumulate(Tensor(a!) main_grad, Tensor dy, Tensor x, Tensor ends, bool accumulate) -> ()";
+using GroupedMmAccumulateFn = void(at::Tensor main_grad, const at::Tensor& dy, const at::Tensor& x,
+                                   const at::Tensor& ends, bool accumulate);
+
 // --- Optimizer, on flat fp32 slices of equal length ------------------------------------------------------
 // Σ x² as an fp64 tensor of shape []. Finite exactly when every element is, so it is the check for non-finite gradients
 // too.

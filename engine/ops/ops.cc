@@ -42,6 +42,8 @@ TORCH_LIBRARY(slipway, m) {
                              kCrossEntropyBackward,
                              kMmAccumulate,
                              kBiasGradAccumulate,
+                             kGroupedMm,
+                             kGroupedMmAccumulate,
                              kSumSquares,
                              kAdamW}) {
     m.def(schema);
@@ -73,6 +75,8 @@ TORCH_LIBRARY_IMPL(slipway, CompositeExplicitAutograd, m) {
   Register(m, kCrossEntropyBackward, reference::CrossEntropyBackward);
   Register(m, kMmAccumulate, reference::MmAccumulate);
   Register(m, kBiasGradAccumulate, reference::BiasGradAccumulate);
+  Register(m, kGroupedMm, reference::GroupedMm);
+  Register(m, kGroupedMmAccumulate, reference::GroupedMmAccumulate);
   Register(m, kSumSquares, reference::SumSquares);
   Register(m, kAdamW, reference::AdamW);
 }

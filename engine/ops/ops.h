@@ -53,6 +53,8 @@ inline constexpr Operation<kCrossEntropy, CrossEntropyFn> CrossEntropy;
 inline constexpr Operation<kCrossEntropyBackward, CrossEntropyBackwardFn> CrossEntropyBackward;
 inline constexpr Operation<kMmAccumulate, MmAccumulateFn> MmAccumulate;
 inline constexpr Operation<kBiasGradAccumulate, BiasGradAccumulateFn> BiasGradAccumulate;
+inline constexpr Operation<kGroupedMm, GroupedMmFn> GroupedMm;
+inline constexpr Operation<kGroupedMmAccumulate, GroupedMmAccumulateFn> GroupedMmAccumulate;
 inline constexpr Operation<kSumSquares, SumSquaresFn> SumSquares;
 inline constexpr Operation<kAdamW, AdamWFn> AdamW;
 

@@ -33,6 +33,10 @@ DropoutMaskFn DropoutMask;
 AddDropoutFn AddDropout;
 DropoutBackwardFn DropoutBackward;
 
+// reference_grouped.cc
+GroupedMmFn GroupedMm;
+GroupedMmAccumulateFn GroupedMmAccumulate;
+
 // reference_loss.cc
 EmbeddingFn Embedding;
 EmbeddingBackwardFn EmbeddingBackward;

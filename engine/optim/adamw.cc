@@ -3,6 +3,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/isfinite.h>
 #include <ATen/ops/ones_like.h>
+#include <ATen/ops/sign.h>
 #include <ATen/ops/zeros.h>
 
 #include <optional>
@@ -69,11 +70,15 @@ StepOutcome AdamW::Step(double learning_rate, const at::Tensor& loss_sum) {
                                ? (norm + kClipEpsilon).reciprocal().mul_(options_.max_grad_norm).clamp_max_(1.0)
                                : at::ones_like(norm);
   const at::Tensor update = updates_ + 1.0;
-  const bool separate_weights = store_.options().compute_dtype != at::kFloat;
   for (size_t b = 0; b < store_.buckets().size(); ++b) {
     const parallel::Bucket& bucket = store_.buckets()[b];
     if (!bucket.trainable) continue;
     if (listener_ != nullptr) listener_->BeforeUpdate(static_cast<int>(b));
+    if (bucket.sign_update_rate > 0) {
+      bucket.master.sub_(at::sign(bucket.grad_slice()).mul_(bucket.sign_update_rate).mul_(1.0 - skip));
+      continue;
+    }
+    const bool separate_weights = bucket.weights.scalar_type() != at::kFloat;
     const at::Tensor grads = bucket.grad_slice(), weights = bucket.weight_slice();
     const auto update_run = [&](int64_t begin, int64_t end, double weight_decay) {
       if (begin == end) return;

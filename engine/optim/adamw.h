@@ -9,8 +9,9 @@
 // The norm counts every gradient element of the model once, however it is laid out, as do the number of gradient
 // elements that are zero and the norm of the parameters; it is the norm before clipping. The coefficient is min(1,
 // max_norm / (norm + 1e-6)), as Megatron-LM's and torch's clip_grad_norm_. Decay is decoupled and falls on parameters
-// with weight decay alone. A skipped step leaves weights, moments and the update count as they were, bit for bit.
-// Thread-safety: the training thread. Errors: CommError and c10::Error pass through.
+// with weight decay alone. Buckets with a sign update (the experts' bias) are moved by their rate against the sign of
+// their gradient and counted nowhere. A skipped step leaves weights, moments and the update count as they were, bit for
+// bit. Thread-safety: the training thread. Errors: CommError and c10::Error pass through.
 #ifndef SLIPWAY_ENGINE_OPTIM_ADAMW_H_
 #define SLIPWAY_ENGINE_OPTIM_ADAMW_H_
 

@@ -5,6 +5,7 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/stack.h>
+#include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
@@ -46,19 +47,20 @@ class BucketStore final : public FlatStore, public ParamHost {
         plan_(std::move(plan)),
         groups_(groups),
         options_(options),
-        sharding_(groups_.dp_cp->size() > 1 ? options.sharding : arch::Sharding::kNoShard) {
+        grad_groups_(GradGroups()),
+        sharding_(IsAlone(grad_groups_) ? arch::Sharding::kNoShard : options.sharding) {
     for (int b = 0; b < static_cast<int>(plan_.buckets.size()); ++b) buckets_.push_back(MakeBucket(b));
     for (const arch::PlannedGroup& group : plan_.groups) {
       const int index = static_cast<int>(params_.size());
       params_.push_back(c10::make_intrusive<FlatParam>(group.name, index, buckets_[group.bucket].trainable, this));
       for (const arch::PlannedShare& share : group.shares) shares_.push_back(MakeShare(group, share));
     }
-    weights_ = std::make_unique<WeightBuffers>(plan_, buckets_, groups_.dp_cp,
+    weights_ = std::make_unique<WeightBuffers>(plan_, buckets_, grad_groups_,
                                                WeightBuffers::Options{.sharded = ShardsParameters(sharding_),
                                                                       .gather = ShardsOptimizer(sharding_),
                                                                       .overlap = options_.overlap_param_gather});
     const auto make_gradients = ShardsGradients(sharding_) ? MakeStagedGradients : MakeResidentGradients;
-    gradients_ = make_gradients(plan_, buckets_, groups_.dp_cp,
+    gradients_ = make_gradients(plan_, buckets_, grad_groups_,
                                 {.sharded = ShardsOptimizer(sharding_),
                                  .overlap = options_.overlap_grad_reduce,
                                  .reduce_in_fp32 = options_.grad_reduce_in_fp32});
@@ -102,7 +104,7 @@ class BucketStore final : public FlatStore, public ParamHost {
       return tensor.defined() ? static_cast<int64_t>(tensor.nbytes()) : int64_t{0};
     };
     for (const Bucket& bucket : buckets_) {
-      const bool own_master = bucket.master.defined() && options_.compute_dtype != at::kFloat;
+      const bool own_master = bucket.master.defined() && bucket.weights.scalar_type() != at::kFloat;
       bytes.weights += size(bucket.weights);
       bytes.gradients += size(bucket.main_grads);
       bytes.optimizer += (own_master ? size(bucket.master) : 0) + size(bucket.exp_avg) + size(bucket.exp_avg_sq);
@@ -127,7 +129,7 @@ class BucketStore final : public FlatStore, public ParamHost {
       DrawInitialWeights(Origin(*share.spec), seed, share.box.start, share.box.extent, begin - share.offset,
                          end - share.offset, host.data_ptr<float>());
       bucket.weights.narrow(0, begin - first, end - begin).copy_(host);
-      if (!bucket.trainable || options_.compute_dtype == at::kFloat) continue;
+      if (!bucket.trainable || bucket.weights.scalar_type() == at::kFloat) continue;
       // The master weights are what was drawn, not what was rounded.
       const int64_t own_begin = std::max(begin, bucket.shard_begin);
       const int64_t own_end = std::min(end, bucket.shard_begin + bucket.shard_elements);
@@ -161,10 +163,8 @@ class BucketStore final : public FlatStore, public ParamHost {
 
   void PublishWeights() override {
     at::NoGradGuard no_grad;
-    if (options_.compute_dtype != at::kFloat) {
-      for (Bucket& bucket : buckets()) {
-        if (bucket.trainable) bucket.weight_slice().copy_(bucket.master);
-      }
+    for (Bucket& bucket : buckets()) {
+      if (bucket.trainable && bucket.weights.scalar_type() != at::kFloat) bucket.weight_slice().copy_(bucket.master);
     }
     GatherWeights();
   }
@@ -187,9 +187,7 @@ class BucketStore final : public FlatStore, public ParamHost {
     }
     at::Tensor all = at::stack(sums);
     if (ShardsParameters(sharding_)) {
-      const at::Tensor parts = at::empty({groups_.dp_cp->size(), all.numel()}, all.options());
-      groups_.dp_cp->AllGather(parts, all)->Wait();
-      all = parts.sum(0);
+      for (const bool expert : {false, true}) SumOfSlices(expert, all);
     }
     all = all.cpu();
     uint64_t checksum = 0;
@@ -206,13 +204,40 @@ class BucketStore final : public FlatStore, public ParamHost {
   void EndGrad(int group) override { gradients_->EndGrad(group); }
 
  private:
+  // By bucket: the ranks that hold the same parameters.
+  std::vector<comm::CommPtr> GradGroups() const {
+    std::vector<comm::CommPtr> groups;
+    for (const arch::PlannedBucket& bucket : plan_.buckets) {
+      groups.push_back(bucket.expert ? groups_.edp : groups_.dp_cp);
+    }
+    return groups;
+  }
+
+  // Of the checksums of buckets that are experts', or of those that are not.
+  void SumOfSlices(bool expert, at::Tensor& sums) const {
+    std::vector<int64_t> chosen;
+    for (size_t b = 0; b < plan_.buckets.size(); ++b) {
+      if (plan_.buckets[b].expert == expert) chosen.push_back(static_cast<int64_t>(b));
+    }
+    if (chosen.empty()) return;
+    const at::Tensor index = at::tensor(at::ArrayRef<int64_t>(chosen), at::kLong).to(sums.device());
+    const at::Tensor mine = sums.index_select(0, index);
+    const comm::CommPtr& group = grad_groups_[chosen.front()];
+    const at::Tensor parts = at::empty({group->size(), mine.numel()}, mine.options());
+    group->AllGather(parts, mine)->Wait();
+    sums.index_copy_(0, index, parts.sum(0));
+  }
+
   Bucket MakeBucket(int index) const {
     const arch::PlannedBucket& planned = plan_.buckets[index];
-    const int shard = groups_.dp_cp->rank();
+    const int shard = grad_groups_[index]->rank();
+    const at::ScalarType dtype = planned.sign_update_rate > 0 ? at::kFloat : options_.compute_dtype;
     const int64_t own = plan_.ShardElements(index);
     const at::TensorOptions fp32 = at::TensorOptions().dtype(at::kFloat).device(options_.device);
     Bucket bucket;
     bucket.trainable = planned.trainable && !options_.weights_only;
+    bucket.sign_update_rate = planned.sign_update_rate;
+    bucket.group_rank = shard;
     // What is not trained has no slices, unless it is cut itself.
     const bool sharded = bucket.trainable ? ShardsOptimizer(sharding_) : ShardsParameters(sharding_);
     bucket.shard_elements = sharded ? own : planned.elements;
@@ -224,12 +249,10 @@ class BucketStore final : public FlatStore, public ParamHost {
       in_ranges += range.size();
     }
     bucket.counted_gaps = in_ranges - CountedElements(plan_, index, shard);
-    bucket.weights =
-        at::zeros({ShardsParameters(sharding_) ? own : planned.elements}, fp32.dtype(options_.compute_dtype));
+    bucket.weights = at::zeros({ShardsParameters(sharding_) ? own : planned.elements}, fp32.dtype(dtype));
     if (!bucket.trainable) return bucket;
     bucket.main_grads = at::zeros({ShardsGradients(sharding_) ? own : planned.elements}, fp32);
-    bucket.master =
-        options_.compute_dtype == at::kFloat ? bucket.weight_slice() : at::zeros({bucket.shard_elements}, fp32);
+    bucket.master = dtype == at::kFloat ? bucket.weight_slice() : at::zeros({bucket.shard_elements}, fp32);
     bucket.exp_avg = at::zeros({bucket.shard_elements}, fp32);
     bucket.exp_avg_sq = at::zeros({bucket.shard_elements}, fp32);
     return bucket;
@@ -285,6 +308,7 @@ class BucketStore final : public FlatStore, public ParamHost {
   arch::BucketPlan plan_;
   comm::ParallelGroups groups_;
   FlatStoreOptions options_;
+  std::vector<comm::CommPtr> grad_groups_;  // by bucket
   arch::Sharding sharding_;
   std::vector<Bucket> buckets_;
   std::vector<c10::intrusive_ptr<FlatParam>> params_;  // by the plan's groups
@@ -305,10 +329,9 @@ absl::StatusOr<std::unique_ptr<FlatStore>> FlatStore::Create(std::vector<arch::P
   SLIPWAY_ASSIGN_OR_RETURN(
       arch::BucketPlan plan,
       arch::PlanBuckets(table, pieces,
-                        {.tp = {.rank = at.tp,
-                                .size = mesh.sizes().tp,
-                                .make_vocab_size_divisible_by = options.make_vocab_size_divisible_by},
+                        {.tp = arch::PlacementOf(mesh.sizes(), at, options.make_vocab_size_divisible_by),
                          .shards = groups.dp_cp->size(),
+                         .expert_shards = groups.edp->size(),
                          .bucket_elements = options.bucket_elements,
                          .sequence_parallel = options.sequence_parallel}));
   return std::make_unique<BucketStore>(std::move(table), std::move(plan), groups, options);

@@ -1,9 +1,9 @@
 // This rank's parameters, main gradients, master weights and optimizer state, in flat buckets.
 //
 // A bucket holds whole pieces of the model, trained or frozen ones, each group aligned to arch::kGroupAlignment
-// elements, those with weight decay first, the bucket padded so that it cuts evenly over the gradient group (dp × cp);
-// see engine/arch/bucket_plan.h. Rank r of that group owns slice r of every bucket of what is sharded; the optimizer
-// runs over whole slices and needs no per-tensor case.
+// elements, those with weight decay first, the bucket padded so that it cuts evenly over its gradient group (dp × cp,
+// and edp for the experts, which have buckets of their own); see engine/arch/bucket_plan.h. Rank r of that group owns
+// slice r of every bucket of what is sharded; the optimizer runs over whole slices and needs no per-tensor case.
 //
 // Buffers per bucket of N elements, S = N / ranks where FlatStoreOptions::sharding cuts them, else N:
 //   compute weights      bf16 or fp32; cut by optim_grads_params, and then gathered for use, two buckets at a time
@@ -84,6 +84,8 @@ struct Bucket {
   int64_t shard_elements = 0;
   int64_t decay_elements = 0;  // of that: the first have weight decay
   bool trainable = true;
+  double sign_update_rate = 0;  // above 0: fp32, and not the optimizer's (ParamSpec)
+  int group_rank = 0;           // of this rank in the gradient group
   // What this rank counts in a sum over all ranks of the job, so that everything is counted once: ranges of the slices,
   // inside what rank `rank of the gradient group` would own also where nothing is sharded. They may include alignment
   // gaps, whose elements are zero: counted_gaps says how many.
@@ -136,8 +138,8 @@ class FlatStore {
   // Draws initial weights on the host by (seed, name, global index): the same on every layout.
   virtual void InitializeWeights(uint64_t seed) = 0;
   // A step: gradients count as stale. BeginLastBackward comes before the last backward of these pieces and lets their
-  // buckets be reduced as they become ready. After FinishGradients every grad_slice() is the sum over dp_cp, over TP
-  // where the table says so, and over tied copies; a group without any gradient counts as zero.
+  // buckets be reduced as they become ready. After FinishGradients every grad_slice() is the sum over dp_cp (edp), over
+  // TP where the table says so, and over tied copies; a group without any gradient counts as zero.
   virtual void BeginStep() = 0;
   virtual void BeginLastBackward(const std::vector<arch::Piece>& pieces) = 0;
   virtual void FinishGradients() = 0;
@@ -149,7 +151,7 @@ class FlatStore {
   // Compute weights → master slices (after a load of weights alone).
   virtual void AdoptWeights() = 0;
   // Over the compute weights; the same on replicas whose weights are the same bits, however they are sharded, and never
-  // 0. All ranks of dp_cp call it alike. Waits for the device.
+  // 0. All ranks of the gradient groups call it alike. Waits for the device.
   virtual uint64_t WeightsChecksum() = 0;
 };
 

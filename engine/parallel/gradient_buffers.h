@@ -1,4 +1,4 @@
-// Where a step's gradients are written, and how they become sums over the gradient group (dp × cp). Two ways:
+// Where a step's gradients are written, and how they become sums over the bucket's gradient group. Two ways:
 //
 //   resident   whole fp32 buckets for all of a step. In the last micro-batch a bucket whose gradients are complete is
 //              reduced while the backward goes on: buckets in the order of their numbers, whatever the order in which
@@ -17,6 +17,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -52,11 +53,18 @@ class GradientBuffers {
   virtual int64_t peak_staging_bytes() const = 0;
 };
 
-// Plan and buckets outlive the result.
+// Whether no bucket has another rank that holds the same.
+inline bool IsAlone(const std::vector<comm::CommPtr>& groups) {
+  return std::all_of(groups.begin(), groups.end(), [](const comm::CommPtr& group) { return group->size() == 1; });
+}
+
+// Plan and buckets outlive the result. groups: by bucket, its gradient group.
 std::unique_ptr<GradientBuffers> MakeResidentGradients(const arch::BucketPlan& plan, std::vector<Bucket>& buckets,
-                                                       comm::CommPtr group, const GradientBuffers::Options& options);
+                                                       std::vector<comm::CommPtr> groups,
+                                                       const GradientBuffers::Options& options);
 std::unique_ptr<GradientBuffers> MakeStagedGradients(const arch::BucketPlan& plan, std::vector<Bucket>& buckets,
-                                                     comm::CommPtr group, const GradientBuffers::Options& options);
+                                                     std::vector<comm::CommPtr> groups,
+                                                     const GradientBuffers::Options& options);
 
 }  // namespace slipway::engine::parallel
 

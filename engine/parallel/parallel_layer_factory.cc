@@ -8,6 +8,7 @@
 #include "absl/strings/match.h"
 #include "engine/nn/functions.h"
 #include "engine/nn/key_value_cache.h"
+#include "engine/parallel/moe_layer.h"
 
 namespace slipway::engine::parallel {
 namespace {
@@ -214,6 +215,22 @@ nn::LayerPtr ParallelLayerFactory::RmsNorm(const std::string& fuse_group, double
 }
 
 nn::LayerPtr ParallelLayerFactory::SwiGlu() { return recomputed_.Activation(std::make_unique<SwiGluLayer>()); }
+
+nn::LayerPtr ParallelLayerFactory::Experts(const std::string& name, const arch::MoeArch& moe, int layer) {
+  MoeParts parts;
+  parts.router = Handle(name + ".router");
+  if (moe.expert_bias) parts.bias = Handle(name + ".expert_bias");
+  parts.gate_up = Handle(name + ".experts.gate_up");
+  parts.down = Handle(name + ".experts.down");
+  if (moe.shared_expert_intermediate_size > 0) {
+    // Not readers of what is computed again: the router and the experts read the same input.
+    parts.shared_gate_up =
+        std::make_unique<ColumnLinearLayer>(Handle(name + ".shared_expert.gate_up"), ParamPtr(), tp_);
+    parts.shared_down = std::make_unique<RowLinearLayer>(Handle(name + ".shared_expert.down"), tp_);
+  }
+  if (moe.shared_expert_gate) parts.shared_gate = Handle(name + ".shared_expert_gate");
+  return recomputed_.Experts(MakeMoeLayer(moe, layer, std::move(parts), groups_, tp_));
+}
 
 std::unique_ptr<nn::AttentionCore> ParallelLayerFactory::Attention(const nn::AttentionOptions& options) {
   const int64_t ranks = tp_.group->size();

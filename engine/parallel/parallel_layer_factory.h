@@ -47,6 +47,7 @@ class ParallelLayerFactory final : public nn::LayerFactory {
             .sequence_parallel = options.sequence_parallel && groups.tp->size() > 1,
             .overlap = options.tp_comm_overlap},
         cp_{.group = groups.cp, .comm = options.cp_comm},
+        groups_(groups),
         options_(options),
         recomputed_(options.recompute) {}
 
@@ -55,6 +56,7 @@ class ParallelLayerFactory final : public nn::LayerFactory {
   nn::LayerPtr RowLinear(const std::string& fuse_group) override;
   nn::LayerPtr RmsNorm(const std::string& fuse_group, double epsilon) override;
   nn::LayerPtr SwiGlu() override;
+  nn::LayerPtr Experts(const std::string& name, const arch::MoeArch& moe, int layer) override;
   std::unique_ptr<nn::AttentionCore> Attention(const nn::AttentionOptions& options) override;
   std::unique_ptr<nn::ResidualJoin> Join(const nn::ResidualOptions& options) override;
   std::unique_ptr<nn::ResidualNorm> JoinNorm(const std::string& fuse_group, double epsilon,
@@ -67,6 +69,7 @@ class ParallelLayerFactory final : public nn::LayerFactory {
   HandleSource handles_;
   nn::TensorParallel tp_;
   nn::ContextParallel cp_;
+  comm::ParallelGroups groups_;
   LayerFactoryOptions options_;
   RecomputedLayers recomputed_;
 };

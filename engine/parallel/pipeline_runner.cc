@@ -94,7 +94,7 @@ PipelineRunner::Ready PipelineRunner::Begin(const PipelineSchedule& schedule, co
   const std::optional<Peer> from = Upstream(schedule, rank, pass);
   if (pass.kind == PassKind::kForward) ready.batch = input.micro_batch(pass.microbatch);
   if (!from.has_value()) return ready;
-  // A gradient comes from another rank only long after the forward has run here.
+  // A gradient comes from another rank only after the forward has run here.
   const model::MicroBatch& batch =
       pass.kind == PassKind::kForward ? ready.batch : in_flight_.at({pass.microbatch, pass.chunk}).batch;
   ready.message = Receive(Channel(pass.kind, from->pp_rank, rank), from->pp_rank, batch);
@@ -107,8 +107,12 @@ void PipelineRunner::Forward(const PipelineSchedule& schedule, Ready ready, cons
   const Pass& pass = ready.pass;
   InFlight state{.batch = std::move(ready.batch), .input = ready.message.tensor, .output = {}};
   if (state.input.defined()) state.input.set_requires_grad(training);
-  const nn::ForwardContext context{
-      .layout = &state.batch.layout, .training = training, .seed = input.seed, .step = input.step};
+  const nn::ForwardContext context{.layout = &state.batch.layout,
+                                   .training = training,
+                                   .seed = input.seed,
+                                   .step = input.step,
+                                   .sample_loss_scale = input.sample_loss_scale,
+                                   .routing = input.routing};
   const at::Tensor output =
       model::ForwardRecomputing(chunks_[pass.chunk], state.input, state.batch, context, options_.recompute);
   if (training) state.output = torch::autograd::impl::gradient_edge(output);

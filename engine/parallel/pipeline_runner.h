@@ -50,8 +50,10 @@ struct StepInput {
   // Micro-batch m of this rank's data-parallel share; asked for once a chunk and micro-batch, in the schedule's order.
   std::function<model::MicroBatch(int micro_batch)> micro_batch;
   double loss_scale = 1;  // the gradient of each loss sum: 1 / Σ weights of the whole global batch
+  double sample_loss_scale = 0;  // see nn::ForwardContext
   uint64_t seed = 0;
   int64_t step = 0;
+  nn::RoutingStatistics* routing = nullptr;  // filled by layers of experts
 };
 
 class PipelineRunner {

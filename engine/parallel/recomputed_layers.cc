@@ -68,21 +68,47 @@ class ReaderLayer final : public nn::Layer {
   OfferPtr offer_;
 };
 
+// A context that outlives the caller's.
+class KeptContext {
+ public:
+  explicit KeptContext(const ForwardContext& context)
+      : layout_(std::make_shared<const nn::SequenceLayout>(*context.layout)), context_(context) {
+    context_.layout = layout_.get();
+  }
+  const ForwardContext& get() const { return context_; }
+
+ private:
+  std::shared_ptr<const nn::SequenceLayout> layout_;
+  ForwardContext context_;
+};
+
 class RecomputedAttention final : public nn::AttentionCore {
  public:
   explicit RecomputedAttention(std::unique_ptr<nn::AttentionCore> inner) : inner_(std::move(inner)) {}
   at::Tensor Forward(const at::Tensor& qkv, const ForwardContext& context) override {
     if (!at::GradMode::is_enabled()) return inner_->Forward(qkv, context);
-    const auto layout = std::make_shared<const nn::SequenceLayout>(*context.layout);
-    ForwardContext kept = context;
-    kept.layout = layout.get();
     // Attention turns what it is given in place; what is kept must stay as it is.
-    return nn::Recompute(
-        qkv, [inner = inner_, layout, kept](const at::Tensor& x) { return inner->Forward(x.clone(), kept); });
+    return nn::Recompute(qkv, [inner = inner_, kept = KeptContext(context)](const at::Tensor& x) {
+      return inner->Forward(x.clone(), kept.get());
+    });
   }
 
  private:
   std::shared_ptr<nn::AttentionCore> inner_;
+};
+
+class RecomputedLayer final : public nn::Layer {
+ public:
+  explicit RecomputedLayer(nn::LayerPtr inner) : inner_(std::move(inner)) {}
+  at::Tensor Forward(const at::Tensor& x, const ForwardContext& context) override {
+    if (!at::GradMode::is_enabled()) return inner_->Forward(x, context);
+    return nn::Recompute(x, [inner = inner_, kept = KeptContext(context)](const at::Tensor& input) {
+      return inner->Forward(input, kept.get());
+    });
+  }
+
+ private:
+  std::shared_ptr<nn::Layer> inner_;
 };
 
 }  // namespace
@@ -111,6 +137,11 @@ nn::LayerPtr RecomputedLayers::Reader(nn::LayerPtr reader) const {
 std::unique_ptr<nn::AttentionCore> RecomputedLayers::Attention(std::unique_ptr<nn::AttentionCore> attention) const {
   if (!options_.attention) return attention;
   return std::make_unique<RecomputedAttention>(std::move(attention));
+}
+
+nn::LayerPtr RecomputedLayers::Experts(nn::LayerPtr experts) const {
+  if (!options_.experts) return experts;
+  return std::make_unique<RecomputedLayer>(std::move(experts));
 }
 
 }  // namespace slipway::engine::parallel

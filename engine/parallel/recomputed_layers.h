@@ -2,7 +2,7 @@
 // nn::RecomputeOptions names. A part that it does not name comes back as it is.
 //
 // Norms and activations are cheap to make and kept by the linear layer that reads them: their memory is freed when that
-// layer has read them (so it must be told too: Reader). Attention runs as a whole once more.
+// layer has read them (so it must be told too: Reader). Attention and experts run as a whole once more.
 // Thread-safety: one thread.
 #ifndef SLIPWAY_ENGINE_PARALLEL_RECOMPUTED_LAYERS_H_
 #define SLIPWAY_ENGINE_PARALLEL_RECOMPUTED_LAYERS_H_
@@ -29,6 +29,7 @@ class RecomputedLayers {
   // A linear layer that may read one of those.
   nn::LayerPtr Reader(nn::LayerPtr reader) const;
   std::unique_ptr<nn::AttentionCore> Attention(std::unique_ptr<nn::AttentionCore> attention) const;
+  nn::LayerPtr Experts(nn::LayerPtr experts) const;
 
   // The newest output that its reader may discard.
   struct Offer {

@@ -18,9 +18,9 @@ constexpr size_t kMaxNarrowReductions = 2;
 
 class ResidentGradients final : public GradientBuffers {
  public:
-  ResidentGradients(const arch::BucketPlan& plan, std::vector<Bucket>& buckets, comm::CommPtr group,
+  ResidentGradients(const arch::BucketPlan& plan, std::vector<Bucket>& buckets, std::vector<comm::CommPtr> groups,
                     const Options& options)
-      : plan_(plan), buckets_(buckets), group_(std::move(group)), options_(options), states_(plan.groups.size()) {
+      : plan_(plan), buckets_(buckets), groups_(std::move(groups)), options_(options), states_(plan.groups.size()) {
     groups_of_bucket_.resize(buckets_.size());
     for (int index = 0; index < static_cast<int>(plan_.groups.size()); ++index) {
       const arch::PlannedGroup& planned = plan_.groups[index];
@@ -62,7 +62,7 @@ class ResidentGradients final : public GradientBuffers {
     TORCH_CHECK(state.open_uses > 0, "gradient of ", plan_.groups[group].name, " without a registered use");
     if (--state.open_uses > 0 || !state.last_backward || !options_.overlap) return;
     --open_groups_[plan_.groups[group].bucket];
-    if (group_->size() == 1) return;
+    if (alone_) return;
     const at::NoGradGuard no_grad;
     while (next_ < static_cast<int>(buckets_.size()) && open_groups_[next_] <= 0) Reduce(next_++);
   }
@@ -97,22 +97,23 @@ class ResidentGradients final : public GradientBuffers {
       state.sealed = true;
       if (std::exchange(state.stale, false)) state.main_grad.zero_();
     }
-    if (!bucket.trainable || group_->size() == 1) return;
-    if (options_.reduce_in_fp32) {
-      reductions_.push_back({.bucket = index,
-                             .work = options_.sharded ? group_->ReduceScatter(bucket.grad_slice(), bucket.main_grads,
-                                                                              comm::ReduceOp::kSum)
-                                                      : group_->AllReduce(bucket.main_grads, comm::ReduceOp::kSum)});
+    comm::Communicator& group = *groups_[index];
+    if (!bucket.trainable || group.size() == 1) return;
+    if (options_.reduce_in_fp32 || bucket.sign_update_rate > 0) {
+      reductions_.push_back(
+          {.bucket = index,
+           .work = options_.sharded ? group.ReduceScatter(bucket.grad_slice(), bucket.main_grads, comm::ReduceOp::kSum)
+                                    : group.AllReduce(bucket.main_grads, comm::ReduceOp::kSum)});
       return;
     }
     if (reductions_.size() == kMaxNarrowReductions) CompleteOldest();
     Reduction reduction{.bucket = index, .narrow = bucket.main_grads.to(at::kBFloat16)};
     if (options_.sharded) {
       reduction.sum = at::empty({bucket.shard_elements}, reduction.narrow.options());
-      reduction.work = group_->ReduceScatter(reduction.sum, reduction.narrow, comm::ReduceOp::kSum);
+      reduction.work = group.ReduceScatter(reduction.sum, reduction.narrow, comm::ReduceOp::kSum);
     } else {
       reduction.sum = reduction.narrow;
-      reduction.work = group_->AllReduce(reduction.narrow, comm::ReduceOp::kSum);
+      reduction.work = group.AllReduce(reduction.narrow, comm::ReduceOp::kSum);
     }
     reductions_.push_back(std::move(reduction));
     int64_t bytes = 0;
@@ -129,8 +130,9 @@ class ResidentGradients final : public GradientBuffers {
 
   const arch::BucketPlan& plan_;
   std::vector<Bucket>& buckets_;
-  comm::CommPtr group_;
+  std::vector<comm::CommPtr> groups_;  // by bucket
   Options options_;
+  bool alone_ = IsAlone(groups_);
   std::vector<GroupState> states_;                  // by group
   std::vector<std::vector<int>> groups_of_bucket_;  // those that are trained
   std::vector<int> open_groups_;                    // by bucket: groups whose gradient is not complete
@@ -142,8 +144,9 @@ class ResidentGradients final : public GradientBuffers {
 }  // namespace
 
 std::unique_ptr<GradientBuffers> MakeResidentGradients(const arch::BucketPlan& plan, std::vector<Bucket>& buckets,
-                                                       comm::CommPtr group, const GradientBuffers::Options& options) {
-  return std::make_unique<ResidentGradients>(plan, buckets, std::move(group), options);
+                                                       std::vector<comm::CommPtr> groups,
+                                                       const GradientBuffers::Options& options) {
+  return std::make_unique<ResidentGradients>(plan, buckets, std::move(groups), options);
 }
 
 }  // namespace slipway::engine::parallel

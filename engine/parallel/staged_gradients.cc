@@ -16,9 +16,9 @@ namespace {
 
 class StagedGradients final : public GradientBuffers {
  public:
-  StagedGradients(const arch::BucketPlan& plan, std::vector<Bucket>& buckets, comm::CommPtr group,
+  StagedGradients(const arch::BucketPlan& plan, std::vector<Bucket>& buckets, std::vector<comm::CommPtr> groups,
                   const Options& options)
-      : plan_(plan), buckets_(buckets), group_(std::move(group)), options_(options), states_(plan.groups.size()) {
+      : plan_(plan), buckets_(buckets), groups_(std::move(groups)), options_(options), states_(plan.groups.size()) {
     BeginStep();
   }
 
@@ -96,11 +96,12 @@ class StagedGradients final : public GradientBuffers {
     Complete();
     const Bucket& bucket = buckets_[filling_];
     Reduction reduction{.bucket = filling_, .sent = std::exchange(staging_, at::Tensor())};
-    if (!options_.reduce_in_fp32) reduction.sent = reduction.sent.to(at::kBFloat16);
-    const bool direct = options_.reduce_in_fp32 && !reduced_[filling_];
+    const bool in_fp32 = options_.reduce_in_fp32 || bucket.sign_update_rate > 0;
+    if (!in_fp32) reduction.sent = reduction.sent.to(at::kBFloat16);
+    const bool direct = in_fp32 && !reduced_[filling_];
     if (!direct) reduction.sum = at::empty({bucket.shard_elements}, reduction.sent.options());
-    reduction.work =
-        group_->ReduceScatter(direct ? bucket.main_grads : reduction.sum, reduction.sent, comm::ReduceOp::kSum);
+    reduction.work = groups_[filling_]->ReduceScatter(direct ? bucket.main_grads : reduction.sum, reduction.sent,
+                                                      comm::ReduceOp::kSum);
     under_way_ = std::move(reduction);
     filling_ = -1;
     if (!options_.overlap) Complete();
@@ -123,7 +124,7 @@ class StagedGradients final : public GradientBuffers {
 
   const arch::BucketPlan& plan_;
   std::vector<Bucket>& buckets_;
-  comm::CommPtr group_;
+  std::vector<comm::CommPtr> groups_;  // by bucket
   Options options_;
   std::vector<GroupState> states_;  // by group
   std::vector<bool> reduced_;       // by bucket: its slice holds a sum of this step
@@ -139,8 +140,9 @@ class StagedGradients final : public GradientBuffers {
 }  // namespace
 
 std::unique_ptr<GradientBuffers> MakeStagedGradients(const arch::BucketPlan& plan, std::vector<Bucket>& buckets,
-                                                     comm::CommPtr group, const GradientBuffers::Options& options) {
-  return std::make_unique<StagedGradients>(plan, buckets, std::move(group), options);
+                                                     std::vector<comm::CommPtr> groups,
+                                                     const GradientBuffers::Options& options) {
+  return std::make_unique<StagedGradients>(plan, buckets, std::move(groups), options);
 }
 
 }  // namespace slipway::engine::parallel

@@ -13,11 +13,11 @@ namespace slipway::engine::parallel {
 
 using arch::GatherWindow;
 
-WeightBuffers::WeightBuffers(const arch::BucketPlan& plan, const std::vector<Bucket>& buckets, comm::CommPtr group,
-                             const Options& options)
+WeightBuffers::WeightBuffers(const arch::BucketPlan& plan, const std::vector<Bucket>& buckets,
+                             std::vector<comm::CommPtr> groups, const Options& options)
     : plan_(plan),
       buckets_(buckets),
-      group_(std::move(group)),
+      groups_(std::move(groups)),
       options_(options),
       works_(buckets.size()),
       gathered_(buckets.size()),
@@ -58,8 +58,8 @@ void WeightBuffers::SlicesChanged() {
   Settle();
   // The last bucket is the first that a forward pass uses.
   for (int bucket = static_cast<int>(buckets_.size()) - 1; bucket >= 0; --bucket) {
-    if (buckets_[bucket].trainable) {
-      works_[bucket] = group_->AllGather(buckets_[bucket].weights, buckets_[bucket].weight_slice());
+    if (buckets_[bucket].trainable && groups_[bucket]->size() > 1) {
+      works_[bucket] = groups_[bucket]->AllGather(buckets_[bucket].weights, buckets_[bucket].weight_slice());
     }
   }
   if (!options_.overlap) Settle();
@@ -88,7 +88,7 @@ void WeightBuffers::Gather(int bucket) {
   gathered_[bucket] = at::empty({plan_.buckets[bucket].elements}, slice.options());
   gathered_bytes_ += static_cast<int64_t>(gathered_[bucket].nbytes());
   peak_bytes_ = std::max(peak_bytes_, gathered_bytes_);
-  works_[bucket] = group_->AllGather(gathered_[bucket], slice);
+  works_[bucket] = groups_[bucket]->AllGather(gathered_[bucket], slice);
 }
 
 // A gather that nobody waited for is waited for here: its buffer must not go before it is done.

@@ -29,8 +29,8 @@ class WeightBuffers {
     bool overlap = true;
   };
 
-  // Plan and buckets outlive it.
-  WeightBuffers(const arch::BucketPlan& plan, const std::vector<Bucket>& buckets, comm::CommPtr group,
+  // Plan and buckets outlive it. groups: by bucket, the ranks that hold its slices.
+  WeightBuffers(const arch::BucketPlan& plan, const std::vector<Bucket>& buckets, std::vector<comm::CommPtr> groups,
                 const Options& options);
 
   // The weight of a group, of its local shape.
@@ -52,7 +52,7 @@ class WeightBuffers {
 
   const arch::BucketPlan& plan_;
   const std::vector<Bucket>& buckets_;
-  comm::CommPtr group_;
+  std::vector<comm::CommPtr> groups_;  // by bucket
   Options options_;
   std::vector<at::Tensor> views_;     // by group, where weights are resident
   std::vector<comm::WorkPtr> works_;  // by bucket: its gather under way

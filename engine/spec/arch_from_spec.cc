@@ -4,9 +4,16 @@
 #include "common/status_macros.h"
 #include "engine/arch/hf_config.h"
 #include "engine/arch/presets.h"
+#include "engine/spec/moe_fields.h"
 #include "engine/spec/resolve.h"
 
 namespace slipway::engine::spec {
+
+void ApplyTrainingSettings(const v1::ModelSpec& model, arch::ModelArch* arch) {
+  arch->attention_dropout = model.attention_dropout();
+  arch->hidden_dropout = model.hidden_dropout();
+  if (arch->moe.has_value()) ApplyRoutingSettings(model, &*arch->moe);
+}
 
 std::optional<arch::ModelArch> ArchFromFields(const v1::ModelSpec& model) {
   if (model.has_hf_path()) return std::nullopt;
@@ -33,8 +40,9 @@ std::optional<arch::ModelArch> ArchFromFields(const v1::ModelSpec& model) {
   made.qk_layernorm = model.qk_layernorm();
   made.untie_embeddings_and_output_weights = model.untie_embeddings_and_output_weights();
   made.init_method_std = model.init_method_std();
-  made.attention_dropout = model.attention_dropout();
-  made.hidden_dropout = model.hidden_dropout();
+  made.moe.reset();
+  if (*family == arch::Family::kQwen3Moe) made.moe = MoeFromFields(model);
+  ApplyTrainingSettings(model, &made);
   made.rope_scaling.reset();
   if (model.has_rope_scaling()) {
     const v1::RopeScalingSpec& scaling = model.rope_scaling();
@@ -50,8 +58,7 @@ absl::StatusOr<arch::ModelArch> ArchFromSpec(const v1::TrainingSpec& resolved) {
   const v1::ModelSpec& model = resolved.model();
   if (model.has_hf_path()) {
     SLIPWAY_ASSIGN_OR_RETURN(arch::ModelArch made, arch::ReadHfConfig(JoinPath(model.hf_path(), "config.json")));
-    made.attention_dropout = model.attention_dropout();
-    made.hidden_dropout = model.hidden_dropout();
+    ApplyTrainingSettings(model, &made);
     return made;
   }
   if (model.has_preset()) {

@@ -11,6 +11,7 @@
 #include "engine/arch/presets.h"
 #include "engine/spec/arch_from_spec.h"
 #include "engine/spec/layout.h"
+#include "engine/spec/moe_fields.h"
 #include "engine/spec/spec_fields.h"
 #include "engine/spec/spec_rules.h"
 #include "engine/topology/mesh_validity.h"
@@ -42,15 +43,16 @@ class Faults {
   SpecFaults* out_;
 };
 
-// Fields that make an architecture, in the order of the proto. Dropout and the padding of the vocabulary go with any
-// model.
+// Fields that make an architecture, in the order of the proto. Dropout, the padding of the vocabulary and how experts
+// are trained go with any model.
 std::vector<std::string> ArchitectureFieldsOf(const v1::TrainingSpec& spec) {
   std::vector<std::string> set;
   for (const FieldPath& field : AllFields()) {
     if (field.fields.front()->name() != "model" || !HasValue(spec, field)) continue;
     const std::string& name = field.fields[1]->name();
     if (name == "hf_path" || name == "preset" || name == "random_init" || name == "pretrained_checkpoint" ||
-        name == "attention_dropout" || name == "hidden_dropout" || name == "make_vocab_size_divisible_by") {
+        name == "attention_dropout" || name == "hidden_dropout" || name == "make_vocab_size_divisible_by" ||
+        IsRoutingSetting(name)) {
       continue;
     }
     if (set.empty() || set.back() != StrCat("model.", name)) set.push_back(StrCat("model.", name));
@@ -187,7 +189,9 @@ void CheckRecompute(const v1::TrainingSpec& spec, const std::optional<arch::Mode
                 StrCat("only for training.recompute_granularity selective, and it is ", granularity));
   }
   for (const std::string& module : training.recompute_modules()) {
-    if (module == "moe") faults->Add("training.recompute_modules", module, "this model has no experts; leave it out");
+    if (module == "moe" && arch.has_value() && !arch->moe.has_value()) {
+      faults->Add("training.recompute_modules", module, "this model has no experts; leave it out");
+    }
   }
   if (granularity != "full") {
     const std::string why = StrCat("only for training.recompute_granularity full, and it is ", granularity);
@@ -229,6 +233,19 @@ void CheckContextParallel(const v1::TrainingSpec& spec, const topology::MeshFact
         "model.attention_dropout", spec.model().attention_dropout(),
         StrCat("with parallelism.context_parallel_size = ", cp,
                " needs parallelism.cp_comm_type a2a, which computes whole rows, and it is ", sizes.cp_comm_type()));
+  }
+}
+
+// The spec's fields of experts, given the architecture that they make or go with.
+void CheckExperts(const v1::TrainingSpec& spec, const arch::ModelArch& arch, Faults* faults) {
+  const std::vector<std::string> given = MoeFieldsOf(spec);
+  if (!arch.moe && !given.empty()) {
+    faults->Add(given.front(), StrCat("the model has no experts; leave out ", absl::StrJoin(given, ", ")));
+  }
+  const std::string& pattern = spec.model().moe_layer_freq();
+  if (!arch.moe || pattern.empty()) return;
+  if (const auto layers = arch::ParseLayerPattern(pattern, arch.num_layers); !layers.ok()) {
+    faults->Add("model.moe_layer_freq", pattern, std::string(layers.status().message()));
   }
 }
 
@@ -275,7 +292,13 @@ void CheckModel(const v1::TrainingSpec& spec, const ValidateOptions& options, co
   // Faults of single fields come first; those of the whole only make sense on top of sound fields.
   const std::optional<arch::ModelArch> made = options.arch ? options.arch : ArchFromFields(model);
   const bool positions_known = model.has_max_position_embeddings() || faults.Sound({"training.seq_length"});
-  if (made && out->empty() && positions_known && faults.Sound({"model"})) AppendFaults(arch::Validate(*made), out);
+  if (!made || !positions_known || !faults.Sound({"model"})) return;
+  if (out->empty()) CheckExperts(spec, *made, &faults);
+  if (out->empty()) AppendFaults(arch::Validate(*made), out);
+  if (!out->empty() || !made->moe || !spec.checkpoint().export_hf()) return;
+  for (const Fault& fault : arch::HfFaults(*made->moe)) {
+    faults.Add(fault.path, fault.value, fault.message + "; set checkpoint.export_hf to false to train it all the same");
+  }
 }
 
 void CheckData(const v1::TrainingSpec& spec, const WrongFields& wrong, SpecFaults* out) {
@@ -347,6 +370,8 @@ void CheckLayout(const v1::TrainingSpec& spec, const ValidateOptions& options, c
     facts.num_query_groups = made->num_query_groups;
     facts.kv_channels = made->kv_channels;
     facts.max_position_embeddings = made->max_position_embeddings;
+    facts.num_experts = made->moe ? made->moe->num_experts : 0;
+    facts.moe_ffn_hidden_size = made->moe ? made->moe->ffn_hidden_size : 0;
   }
   CheckRecompute(spec, made, &faults);
   if (faults.Sound({"training.seq_length"})) facts.seq_length = spec.training().seq_length();

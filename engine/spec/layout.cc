@@ -2,12 +2,19 @@
 
 namespace slipway::engine::spec {
 
+int ExpertTensorParallelSize(const v1::ParallelismSpec& parallelism) {
+  // Not filled in when a spec is resolved: it follows the tensor-parallel size on every layout that a job resumes on.
+  return parallelism.has_expert_tensor_parallel_size() ? parallelism.expert_tensor_parallel_size()
+                                                       : parallelism.tensor_model_parallel_size();
+}
+
 topology::MeshSizes MeshSizesOf(const v1::ParallelismSpec& parallelism) {
   return {.tp = parallelism.tensor_model_parallel_size(),
           .cp = parallelism.context_parallel_size(),
           .dp = parallelism.data_parallel_size(),
           .pp = parallelism.pipeline_model_parallel_size(),
-          .etp = parallelism.tensor_model_parallel_size()};
+          .ep = parallelism.expert_model_parallel_size(),
+          .etp = ExpertTensorParallelSize(parallelism)};
 }
 
 absl::StatusOr<topology::Mesh> MeshOf(const v1::ParallelismSpec& parallelism) {

@@ -13,6 +13,9 @@
 
 namespace slipway::engine::spec {
 
+// Ranks that share each expert's matrices.
+int ExpertTensorParallelSize(const v1::ParallelismSpec& parallelism);
+
 topology::MeshSizes MeshSizesOf(const v1::ParallelismSpec& parallelism);
 
 // Errors as topology::Mesh::Create.

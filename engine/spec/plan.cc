@@ -39,8 +39,9 @@ std::string Count(double value) {
   return absl::StrFormat("%.0f", value);
 }
 
-std::string RankText(int rank, const topology::Coordinates& at) {
-  return StrCat("rank ", rank, ": dp ", at.dp, " tp ", at.tp, " pp ", at.pp, " cp ", at.cp);
+std::string RankText(int rank, const topology::Coordinates& at, const topology::MeshSizes& sizes) {
+  const std::string experts = sizes.ep > 1 ? StrCat("; experts: ep ", at.ep, " etp ", at.etp, " edp ", at.edp) : "";
+  return StrCat("rank ", rank, ": dp ", at.dp, " tp ", at.tp, " pp ", at.pp, " cp ", at.cp, experts);
 }
 
 std::string Bytes(double bytes) { return FormatBytes(static_cast<int64_t>(bytes)); }
@@ -184,7 +185,7 @@ std::string PlanText(const Plan& plan) {
   };
   line("layout", StrCat(topology::MeshText(plan.mesh), ", order ", plan.order));
   for (size_t rank = 0; rank < plan.ranks.size() && plan.world_size > 1; ++rank) {
-    line("", RankText(static_cast<int>(rank), plan.ranks[rank]));
+    line("", RankText(static_cast<int>(rank), plan.ranks[rank], plan.mesh));
   }
   if (plan.world_size > static_cast<int64_t>(plan.ranks.size())) {
     line("", StrCat("… and ", plan.world_size - static_cast<int64_t>(plan.ranks.size()), " more"));

@@ -11,6 +11,7 @@
 #include "engine/arch/model_arch.h"
 #include "engine/arch/presets.h"
 #include "engine/spec/field_reader.h"
+#include "engine/spec/moe_fields.h"
 #include "engine/spec/spec_fields.h"
 #include "engine/topology/pipeline_layout.h"
 
@@ -52,6 +53,7 @@ void FillFromPreset(v1::ModelSpec* model) {
   if (!model->has_add_qkv_bias()) model->set_add_qkv_bias(preset->add_qkv_bias);
   if (!model->has_qk_layernorm()) model->set_qk_layernorm(preset->qk_layernorm);
   if (!model->has_init_method_std()) model->set_init_method_std(preset->init_method_std);
+  if (preset->moe) FillMoeFromPreset(*preset->moe, model);
   if (preset->rope_scaling && !model->has_rope_scaling()) {
     v1::RopeScalingSpec* scaling = model->mutable_rope_scaling();
     scaling->set_factor(preset->rope_scaling->factor);
@@ -78,7 +80,9 @@ void FillExplicitModel(const v1::TrainSpec& training, v1::ModelSpec* model) {
   if (!model->has_norm_epsilon()) model->set_norm_epsilon(is_llama ? 1e-5 : 1e-6);
   if (!model->has_untie_embeddings_and_output_weights()) model->set_untie_embeddings_and_output_weights(false);
   if (!model->has_add_qkv_bias()) model->set_add_qkv_bias(model->architecture() == "qwen2");
-  if (!model->has_qk_layernorm()) model->set_qk_layernorm(model->architecture() == "qwen3");
+  const bool has_experts = model->architecture() == "qwen3_moe";
+  if (!model->has_qk_layernorm()) model->set_qk_layernorm(model->architecture() == "qwen3" || has_experts);
+  if (has_experts) FillExplicitMoe(model);
   if (!model->has_init_method_std()) model->set_init_method_std(0.02);
 }
 

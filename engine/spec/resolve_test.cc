@@ -5,6 +5,7 @@
 
 #include "engine/arch/presets.h"
 #include "engine/spec/arch_from_spec.h"
+#include "engine/spec/layout.h"
 #include "engine/spec/spec_fields.h"
 #include "engine/spec/spec_writer.h"
 #include "engine/spec/test_specs.h"
@@ -104,6 +105,32 @@ TEST(ResolveTest, PresetAndExplicitFieldsMakeTheSameArchitecture) {
     resolved.mutable_model()->clear_preset();
     EXPECT_EQ(SpecToYaml(Resolve(resolved)), SpecToYaml(resolved)) << name;
   }
+}
+
+TEST(ResolveTest, ExpertsOfExplicitFields) {
+  const ReadSpecResult read = ReadSpec(
+      "model: {architecture: qwen3_moe, num_layers: 4, hidden_size: 64, num_attention_heads: 4, ffn_hidden_size: 96, "
+      "vocab_size: 260, num_moe_experts: 4, moe_router_topk: 2, moe_ffn_hidden_size: 32, moe_layer_freq: 2}\n"
+      "training: {seq_length: 48}\n",
+      "job.yaml");
+  ASSERT_THAT(read.faults, IsEmpty()) << FaultsText(read.faults);
+  ASSERT_OK_AND_ASSIGN(const arch::ModelArch made, ArchFromSpec(Resolve(read.spec)));
+  EXPECT_EQ(made.moe->num_experts, 4);
+  EXPECT_EQ(made.moe->layers, (std::vector<bool>{true, false, true, false}));
+  EXPECT_EQ(made.moe->load_balancing, arch::LoadBalancing::kSequence);
+  EXPECT_EQ(made.moe->aux_loss_coeff, 0);
+  EXPECT_TRUE(made.qk_layernorm);
+  // A dense model's spec says nothing of experts.
+  EXPECT_FALSE(Resolve(MockSpec()).model().has_moe_token_dispatcher_type());
+}
+
+TEST(ResolveTest, ExpertTensorParallelSizeFollowsTheTensorParallelSize) {
+  v1::TrainingSpec spec = Resolve(MockSpec("parallelism: {tensor_model_parallel_size: 2}\n"));
+  EXPECT_EQ(ExpertTensorParallelSize(spec.parallelism()), 2);
+  spec.mutable_parallelism()->set_tensor_model_parallel_size(1);  // a resume on another layout
+  EXPECT_EQ(ExpertTensorParallelSize(Resolve(spec).parallelism()), 1);
+  spec.mutable_parallelism()->set_expert_tensor_parallel_size(4);
+  EXPECT_EQ(ExpertTensorParallelSize(Resolve(spec).parallelism()), 4);
 }
 
 TEST(ResolveTest, ExplicitFieldsTakeTheFamilysDefaults) {

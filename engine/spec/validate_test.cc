@@ -41,6 +41,17 @@ TEST(ValidateTest, AcceptsGoodJobs) {
   EXPECT_EQ(FaultsAfter({"training.recompute_granularity=selective", "training.recompute_modules=[layernorm, mlp_act]",
                          "parallelism.data_parallel_sharding_strategy=optim_grads_params"}),
             "");
+  EXPECT_EQ(FaultsAfter({"model.preset=tiny_qwen3_moe", "training.recompute_granularity=selective",
+                         "training.recompute_modules=[moe, core_attn]"}),
+            "");
+  EXPECT_EQ(FaultsAfter({"model.preset=tiny_qwen3_moe", "model.moe_expert_capacity_factor=1.5",
+                         "parallelism.data_parallel_size=4", "parallelism.expert_model_parallel_size=2",
+                         "parallelism.expert_tensor_parallel_size=2"}),
+            "");
+  // What config.json says is not known yet; the routing settings go with any model.
+  EXPECT_EQ(FaultsAfter({"model.preset=null", "model.hf_path=/m", "model.moe_z_loss_coeff=1e-3",
+                         "parallelism.data_parallel_size=2", "parallelism.expert_model_parallel_size=2"}),
+            "");
 }
 
 TEST(ValidateTest, NamesEverythingThatAnEmptyJobLacks) {
@@ -209,6 +220,35 @@ INSTANTIATE_TEST_SUITE_P(
                  "dataset.sample_order = megatron: only for indexed data, and dataset.kind is mock"},
         BadValue{{"dataset.requested_samples=10"},
                  "dataset.requested_samples = 10: only for dataset.sample_order megatron"}));
+
+const std::vector<std::string> kExperts = {"model.preset=tiny_qwen3_moe"};
+
+INSTANTIATE_TEST_SUITE_P(
+    Experts, BadValueTest,
+    ::testing::Values(
+        BadValue{With(kExperts, {"model.moe_token_dispatcher_type=deepep"}),
+                 "model.moe_token_dispatcher_type = deepep: must be one of alltoall, allgather"},
+        BadValue{{"model.moe_router_topk=2", "model.moe_z_loss_coeff=0.1"},
+                 "model.moe_router_topk: the model has no experts; leave out model.moe_router_topk, "
+                 "model.moe_z_loss_coeff"},
+        BadValue{With(kExperts, {"model.moe_layer_freq=0,1,1"}),
+                 "model.moe_layer_freq = 0,1,1: \"0,1,1\" names 3 layers; the model has 2"},
+        BadValue{With(kExperts, {"model.moe_router_topk=9"}), "model.moe_router_topk = 9: must lie between 1 and 8"},
+        BadValue{
+            With(kExperts, {"model.moe_router_score_function=sigmoid", "checkpoint.export_hf=true"}),
+            "model.moe_router_score_function = sigmoid: is not what Hugging Face's Qwen3MoeForCausalLM computes, so "
+            "the model cannot be exported; set checkpoint.export_hf to false to train it all the same"},
+        BadValue{{"parallelism.expert_model_parallel_size=2", "parallelism.data_parallel_size=2"},
+                 "parallelism.expert_model_parallel_size = 2: the model has no experts; must be 1"},
+        BadValue{With(kExperts, {"parallelism.expert_model_parallel_size=3", "parallelism.data_parallel_size=3",
+                                 "training.global_batch_size=3"}),
+                 "parallelism.expert_model_parallel_size = 3: model.num_moe_experts = 8 is not a multiple of it"},
+        BadValue{With(kExperts, {"parallelism.expert_tensor_parallel_size=5", "parallelism.data_parallel_size=5",
+                                 "training.global_batch_size=5"}),
+                 "parallelism.expert_tensor_parallel_size = 5: model.moe_ffn_hidden_size = 48 is not a multiple of it"},
+        BadValue{With(kExperts, {"parallelism.tensor_model_parallel_size=2"}),
+                 "parallelism.sequence_parallel = false: a model with 8 experts and "
+                 "parallelism.tensor_model_parallel_size = 2 needs sequence parallelism; set it to true"}));
 
 INSTANTIATE_TEST_SUITE_P(
     Data, BadValueTest,

@@ -124,10 +124,11 @@ class Rules {
   }
 
   void CheckExperts() {
-    const int64_t experts = facts_.num_experts;
+    if (!facts_.num_experts.has_value()) return;
+    const int64_t experts = *facts_.num_experts;
     if (sizes_.ep > 1 && experts == 0) Add(kEpPath, sizes_.ep, "the model has no experts; must be 1");
     if (experts > 0 && experts % sizes_.ep != 0) {
-      Add(kEpPath, sizes_.ep, absl::StrCat("model.num_experts = ", experts, " is not a multiple of it"));
+      Add(kEpPath, sizes_.ep, absl::StrCat("model.num_moe_experts = ", experts, " is not a multiple of it"));
     }
     if (experts > 0 && sizes_.tp > 1 && !facts_.sequence_parallel) {
       Add(kSpPath, "false",

@@ -24,7 +24,7 @@ struct MeshFacts {
   int64_t num_query_groups = 0;
   int64_t kv_channels = 0;
   int64_t max_position_embeddings = 0;
-  int64_t num_experts = 0;  // 0: a dense model
+  std::optional<int64_t> num_experts;  // 0: a dense model
   int64_t moe_ffn_hidden_size = 0;
   int64_t seq_length = 0;
   int64_t micro_batch_size = 0;

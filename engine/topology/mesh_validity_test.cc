@@ -139,13 +139,15 @@ TEST(MeshValidity, SequenceParallel) {
 }
 
 TEST(MeshValidity, Experts) {
-  EXPECT_THAT(ValidateMesh({.dp = 2, .ep = 2}, Facts()),
-              ElementsAre(FaultAt("parallelism.expert_model_parallel_size", "2", "no experts")));
   MeshFacts facts = Facts();
+  EXPECT_THAT(ValidateMesh({.dp = 2, .ep = 2}, facts), IsEmpty());  // a model that is not known yet
+  facts.num_experts = 0;
+  EXPECT_THAT(ValidateMesh({.dp = 2, .ep = 2}, facts),
+              ElementsAre(FaultAt("parallelism.expert_model_parallel_size", "2", "no experts")));
   facts.num_experts = 9;
   facts.moe_ffn_hidden_size = 767;
   EXPECT_THAT(ValidateMesh({.tp = 2, .dp = 2, .ep = 2, .etp = 2}, facts),
-              ElementsAre(FaultAt("parallelism.expert_model_parallel_size", "2", "num_experts = 9"),
+              ElementsAre(FaultAt("parallelism.expert_model_parallel_size", "2", "num_moe_experts = 9"),
                           FaultAt("parallelism.sequence_parallel", "false", "needs sequence parallelism"),
                           FaultAt("parallelism.expert_tensor_parallel_size", "2", "moe_ffn_hidden_size = 767")));
 }

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <string_view>
 
+#include "engine/spec/resolve.h"
+
 namespace slipway::engine::train {
 namespace {
 
@@ -47,6 +49,7 @@ nn::RecomputeOptions RecomputeOptionsOf(const v1::TrainSpec& training) {
   options.attention = named("core_attn") || training.recompute_modules().empty();
   options.norms = named("layernorm");
   options.activation = named("mlp_act");
+  options.experts = named("moe");
   return options;
 }
 

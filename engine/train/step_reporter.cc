@@ -26,6 +26,28 @@ at::Tensor StepReporter::SumOverRanks(const at::Tensor& loss_sum, int64_t tokens
   return parallel::SumOverReplicasAndStages(sums, groups);
 }
 
+namespace {
+
+// From the table [layers, E + 3] of a step: see nn::RoutingStatistics.
+v1::RoutingMetrics RoutingOf(const at::Tensor& on_device, int64_t samples) {
+  const at::Tensor table = on_device.cpu();
+  const int64_t experts = table.size(1) - 3;
+  const at::Tensor counts = table.narrow(1, 0, experts);
+  const at::Tensor with_experts = counts.index_select(0, at::nonzero(counts.sum(1)).squeeze(1));
+  const at::Tensor others = table.narrow(1, experts, 3).sum(0);
+  v1::RoutingMetrics metrics;
+  metrics.set_dropped_tokens(others[0].item<int64_t>());
+  metrics.set_load_balancing_loss(others[1].item<double>() / static_cast<double>(samples));
+  metrics.set_z_loss(others[2].item<double>() / static_cast<double>(samples));
+  if (with_experts.numel() == 0) return metrics;
+  metrics.set_max_tokens_per_expert(with_experts.max().item<int64_t>());
+  metrics.set_min_tokens_per_expert(with_experts.min().item<int64_t>());
+  metrics.set_max_load((with_experts / with_experts.mean(1, /*keepdim=*/true)).max().item<double>());
+  return metrics;
+}
+
+}  // namespace
+
 absl::Status StepReporter::Launched(LaunchedStep step) {
   std::optional<LaunchedStep> readable = std::exchange(pending_, std::nullopt);
   if (step.sums.is_cpu()) {
@@ -76,6 +98,9 @@ absl::Status StepReporter::Read(const LaunchedStep& step) {
   metrics.set_skipped_total(state_.skipped_steps);
   metrics.set_epoch(options_.epoch);
   metrics.set_data_wait_seconds(absl::ToDoubleSeconds(step.data_wait));
+  if (step.routing.defined() && options_.reports) {
+    *metrics.mutable_routing() = RoutingOf(step.routing, options_.global_batch_size);
+  }
   *metrics.mutable_time() = ToTimestamp(clock_.WallNow());
   observer_.StepDone(step.step);
   if (options_.reports && (step.step % options_.log_interval == 0 || skipped)) observer_.Metrics(metrics);

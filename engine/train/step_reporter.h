@@ -24,6 +24,7 @@ struct ReporterOptions {
   double flops_per_token = 0;        // forward and backward, mean over a full sequence
   double peak_flops_per_second = 0;  // of all ranks; 0: unknown
   int64_t epoch = 1;
+  int64_t global_batch_size = 0;
   bool reports = false;  // this rank speaks for the job
 };
 
@@ -34,6 +35,7 @@ struct LaunchedStep {
   double total_weight = 0;
   int64_t consumed_samples = 0;  // after it
   at::Tensor sums;               // fp64 [2] on the device: Σ loss and tokens, over all ranks
+  at::Tensor routing;            // nn::RoutingStatistics::table over all ranks; undefined without experts
   optim::StepOutcome outcome;
   absl::Duration started;
   absl::Duration data_wait;

@@ -213,6 +213,7 @@ void TrainingRun::MakeReporter() {
   options.peak_flops_per_second =
       DevicePeakFlops(env_.device, ComputeType(spec_.precision())) * static_cast<double>(env_.mesh->sizes().World());
   options.epoch = env_.epoch;
+  options.global_batch_size = spec_.training().global_batch_size();
   options.reports = IsReporter();
   reporter_.emplace(options, *env_.clock, observer_, state_);
 }
@@ -285,9 +286,21 @@ absl::Status TrainingRun::RunStep() {
   input.loss_scale = 1.0 / batch.total_weight;
   input.seed = static_cast<uint64_t>(spec_.training().seed());
   input.step = launched.step;
+  input.sample_loss_scale = 1.0 / static_cast<double>(spec_.training().global_batch_size());
+  nn::RoutingStatistics routing;
+  if (arch_.moe.has_value()) {
+    routing.table = at::zeros({arch_.num_layers, arch_.moe->num_experts + 3},
+                              at::TensorOptions().dtype(at::kDouble).device(env_.device));
+    input.routing = &routing;
+  }
   const at::Tensor loss_sum = runner_->TrainStep(schedule_, input);
   // Before the optimizer: the gathers that it starts must not stand between.
   launched.sums = StepReporter::SumOverRanks(loss_sum, batch.tokens, *env_.groups, env_.device);
+  if (routing.table.defined()) {
+    // Every rank counted its own tokens in its own layers.
+    env_.groups->world->AllReduce(routing.table, comm::ReduceOp::kSum)->Wait();
+    launched.routing = routing.table;
+  }
   launched.outcome = optimizer_->Step(launched.learning_rate, loss_sum);
   state_.step = launched.step;
   state_.consumed_samples += spec_.training().global_batch_size();

@@ -64,6 +64,15 @@ void AddJob(Families& out, const v1::Job& job) {
               step.data_wait_seconds());
     out.Gauge("slipway_skipped_steps", "Steps skipped for values that were not finite", labels,
               static_cast<double>(step.skipped_total()));
+    if (step.has_routing()) {
+      const v1::RoutingMetrics& routing = step.routing();
+      out.Gauge("slipway_expert_max_load_ratio", "Tokens of the fullest expert over the even share", labels,
+                routing.max_load());
+      out.Gauge("slipway_expert_dropped_tokens", "Choices of experts that were full, in the last step", labels,
+                static_cast<double>(routing.dropped_tokens()));
+      out.Gauge("slipway_load_balancing_loss", "Balancing loss of the routers in the last step", labels,
+                routing.load_balancing_loss());
+    }
     if (step.has_mfu())
       out.Gauge("slipway_model_flops_utilization_ratio", "Share of the peak, 0 to 1", labels, step.mfu());
   }

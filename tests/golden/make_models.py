@@ -1,7 +1,7 @@
 """Makes the golden models and values in data/: tiny random models in Hugging Face's format, with what transformers
 computes from them. Run with a Python that has transformers 5 and torch (scripts/setup.sh --full makes one):
 
-    .deps/pyref/bin/python tests/golden/make_models.py
+    .deps/pyref/bin/python tests/golden/make_models.py [NAME ...]
 
 README.md describes the files. A rerun with the same versions and processor gives the same bytes.
 """
@@ -9,11 +9,13 @@ README.md describes the files. A rerun with the same versions and processor give
 import json
 import pathlib
 import shutil
+import sys
 
 import torch
 import transformers
 from safetensors.torch import save_file
-from transformers import (LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM)
+from transformers import (LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM,
+                          Qwen3MoeConfig, Qwen3MoeForCausalLM)
 
 DATA = pathlib.Path(__file__).resolve().parent / "data"
 ROWS, LENGTH, STEPS = 2, 24, 5
@@ -41,6 +43,12 @@ MODELS = {
     "qwen3_tied": (Qwen3ForCausalLM,
                    Qwen3Config(**COMMON, num_attention_heads=2, num_key_value_heads=1, head_dim=24, rms_norm_eps=1e-6,
                                tie_word_embeddings=True, use_sliding_window=False, rope_parameters=ROPE)),
+    # The middle layer has no experts. No auxiliary loss, which is another one than ours.
+    "qwen3_moe": (Qwen3MoeForCausalLM,
+                  Qwen3MoeConfig(**{**COMMON, "num_hidden_layers": 3}, num_attention_heads=4, num_key_value_heads=2,
+                                 head_dim=24, rms_norm_eps=1e-6, tie_word_embeddings=False, use_sliding_window=False,
+                                 rope_parameters=ROPE, num_experts=8, num_experts_per_tok=2, moe_intermediate_size=20,
+                                 norm_topk_prob=True, router_aux_loss_coef=0.0, mlp_only_layers=[1])),
 }
 
 
@@ -53,6 +61,20 @@ def randomize(model, generator):
                 parameter.copy_(1 + 0.2 * noise)
             else:
                 parameter.copy_((0.5 if name.endswith("bias") else 0.12) * noise)
+
+
+def by_file_name(prefix, name, value):
+    """The tensors of a parameter under the names that they have in files: transformers 5 computes with all experts of a
+    layer in one tensor."""
+    if name.endswith("experts.gate_up_proj"):
+        for expert, both in enumerate(value):
+            for projection, part in zip(("gate", "up"), both.chunk(2)):
+                yield f"{prefix}{name[:-len('gate_up_proj')]}{expert}.{projection}_proj.weight", part.contiguous()
+    elif name.endswith("experts.down_proj"):
+        for expert, part in enumerate(value):
+            yield f"{prefix}{name[:-len('down_proj')]}{expert}.down_proj.weight", part.contiguous()
+    else:
+        yield prefix + name, value
 
 
 def make_batches(generator):
@@ -119,12 +141,12 @@ def make(name, cls, config, seed):
         if step == 0:
             tensors["logits"] = logits.detach().clone()
             for parameter_name, parameter in model.named_parameters():
-                tensors["grad." + parameter_name] = parameter.grad.detach().clone()
+                tensors.update(by_file_name("grad.", parameter_name, parameter.grad.detach().clone()))
         norm = torch.nn.utils.clip_grad_norm_(model.parameters(), OPTIMIZER["clip_grad"], foreach=False)
         optimizer.step()
         steps.append({"loss": loss.item(), "grad_norm": norm.item(), "loss_tokens": int(mask[step].sum())})
     for parameter_name, parameter in model.named_parameters():
-        tensors["after." + parameter_name] = parameter.detach().clone()
+        tensors.update(by_file_name("after.", parameter_name, parameter.detach().clone()))
     save_file(tensors, directory / "golden.safetensors")
     golden = {"optimizer": OPTIMIZER, "steps": steps,
               "made_with": {"torch": torch.__version__.split("+")[0], "transformers": transformers.__version__}}
@@ -137,7 +159,8 @@ def main():
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
     for seed, (name, (cls, config)) in enumerate(MODELS.items()):
-        make(name, cls, config, 1000 + seed)
+        if len(sys.argv) < 2 or name in sys.argv[1:]:
+            make(name, cls, config, 1000 + seed)
     total = sum(path.stat().st_size for path in DATA.rglob("*") if path.is_file())
     print(f"{total} bytes in {DATA.name}/")
 

@@ -100,15 +100,23 @@ void Train(const Golden& golden, const topology::Mesh& mesh, int rank, comm::Gro
 
 using Case = std::tuple<std::string, topology::MeshSizes>;
 class TrainingGoldenTest : public ::testing::TestWithParam<Case> {};
-INSTANTIATE_TEST_SUITE_P(All, TrainingGoldenTest,
+std::string NameOf(const ::testing::TestParamInfo<Case>& layout) {
+  const topology::MeshSizes& sizes = std::get<1>(layout.param);
+  return std::get<0>(layout.param) + "_tp" + std::to_string(sizes.tp) + "_dp" + std::to_string(sizes.dp) + "_pp" +
+         std::to_string(sizes.pp) + "_ep" + std::to_string(sizes.ep) + "_etp" + std::to_string(sizes.etp);
+}
+INSTANTIATE_TEST_SUITE_P(Dense, TrainingGoldenTest,
                          ::testing::Combine(::testing::Values("llama", "qwen2", "qwen3", "qwen3_tied"),
                                             ::testing::Values(topology::MeshSizes{}, topology::MeshSizes{.dp = 2},
                                                               topology::MeshSizes{.tp = 2, .pp = 2})),
-                         [](const auto& layout) {
-                           const topology::MeshSizes& sizes = std::get<1>(layout.param);
-                           return std::get<0>(layout.param) + "_tp" + std::to_string(sizes.tp) + "_dp" +
-                                  std::to_string(sizes.dp) + "_pp" + std::to_string(sizes.pp);
-                         });
+                         NameOf);
+INSTANTIATE_TEST_SUITE_P(Experts, TrainingGoldenTest,
+                         ::testing::Combine(::testing::Values("qwen3_moe"),
+                                            ::testing::Values(topology::MeshSizes{},
+                                                              topology::MeshSizes{.dp = 2, .ep = 2},
+                                                              topology::MeshSizes{.dp = 2, .etp = 2},
+                                                              topology::MeshSizes{.dp = 2, .pp = 3, .ep = 2})),
+                         NameOf);
 
 TEST_P(TrainingGoldenTest, FiveStepsEqualTransformers) {
   const auto& [name, sizes] = GetParam();

@@ -262,6 +262,23 @@ TEST_P(OpsGpuTest, TheSameInputGivesTheSameBits) {
   EXPECT_TRUE(at::equal(de[0], de[1]));
 }
 
+TEST_P(OpsGpuTest, GroupedProducts) {
+  // Sizes that the kernel takes and sizes that it does not; empty groups; rows of nobody at the end.
+  for (const auto& [n, k] : {std::pair<int64_t, int64_t>{96, 64}, {20, 12}}) {
+    const Tensor ends = at::tensor(std::vector<int32_t>{5, 5, 37, 40}, at::kInt), w = Random({4, n, k});
+    const Tensor x = Random({43, k}), dy = Random({43, n});
+    const Tensor y = GroupedMm(x, w, ends, true), dx = GroupedMm(dy, w, ends, false);
+    ExpectClose(GroupedMm(Gpu(x), Gpu(w), Raw(ends), true).narrow(0, 0, 40), y.narrow(0, 0, 40));
+    ExpectClose(GroupedMm(Gpu(dy), Gpu(w), Raw(ends), false).narrow(0, 0, 40), dx.narrow(0, 0, 40));
+    for (const bool accumulate : {false, true}) {
+      Tensor dw = at::full({4, n, k}, 0.5), gdw = Raw(dw);
+      GroupedMmAccumulate(dw, dy, x, ends, accumulate);
+      GroupedMmAccumulate(gdw, Gpu(dy), Gpu(x), Raw(ends), accumulate);
+      ExpectClose(gdw, dw);
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Types, OpsGpuTest, ::testing::Values(at::kBFloat16, at::kFloat),
                          [](const auto& type) { return type.param == at::kBFloat16 ? "bf16" : "fp32"; });
 

@@ -31,7 +31,8 @@ class CommCounts final : public engine::comm::CommObserver {
   engine::arch::Volumes volumes_;
 };
 
-// Of one rank. Compared are the groups over which gradients and norms are summed, where nothing but these is sent.
+// Of one rank. Compared are the groups over which gradients and norms are summed, where nothing but these is sent; of a
+// model with experts only what is held.
 class CostCheck {
  public:
   CostCheck(const engine::arch::ModelArch& arch, std::vector<std::vector<engine::arch::Piece>> chunks,
@@ -51,6 +52,7 @@ class CostCheck {
   // By the names that the groups have here: groups of the same ranks are one group.
   engine::arch::Volumes Compared(const engine::arch::Volumes& volumes) const;
 
+  bool has_experts_;
   std::vector<engine::arch::ParamSpec> table_;
   engine::arch::BucketPlan plan_;
   std::vector<std::vector<engine::arch::Piece>> chunks_;

@@ -167,6 +167,7 @@ class RankRun {
       for (int i = 0; i < kMatrixSamples; ++i) weights += WeightOf(i, arch_, layout_);
       parallel::StepInput input = Feed(step);
       input.loss_scale = 1 / weights;
+      input.sample_loss_scale = 1.0 / kMatrixSamples;
       if (costs_.has_value()) costs_->BeginStep();
       const at::Tensor loss = runner_->TrainStep(schedule, input);
       if (step == 1) CollectGradients(*store_, result.gradients);
@@ -276,6 +277,15 @@ arch::ModelArch MatrixLlama() {
 arch::ModelArch MatrixTiedQwen3() {
   arch::ModelArch arch = *arch::FindPreset("tiny_qwen3");
   arch.untie_embeddings_and_output_weights = false;
+  return arch;
+}
+
+arch::ModelArch MatrixQwen3Moe() {
+  arch::ModelArch arch = *arch::FindPreset("tiny_qwen3_moe");
+  arch.num_layers = 3;
+  arch.moe->layers = {true, false, true};
+  arch.moe->aux_loss_coeff = 0.05;
+  arch.moe->z_loss_coeff = 0.01;
   return arch;
 }
 

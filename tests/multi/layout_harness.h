@@ -71,6 +71,8 @@ void ExpectEqual(const LayoutResult& one, const LayoutResult& other, const std::
 // The models of the matrix: a vocabulary that does not divide over two ranks; an output layer tied to the embedding.
 engine::arch::ModelArch MatrixLlama();
 engine::arch::ModelArch MatrixTiedQwen3();
+// Experts in two of three layers, with a balancing loss of each sample and a z-loss.
+engine::arch::ModelArch MatrixQwen3Moe();
 
 }  // namespace slipway::testing
 

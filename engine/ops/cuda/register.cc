@@ -8,6 +8,7 @@
 #include <type_traits>
 
 #include "engine/ops/cuda/attention.h"
+#include "engine/ops/cuda/grouped.h"
 #include "engine/ops/cuda/kernels.h"
 #include "engine/ops/op_signatures.h"
 
@@ -352,6 +353,8 @@ TORCH_LIBRARY_IMPL(slipway, CUDA, m) {
   SLIPWAY_REGISTER("cross_entropy", CrossEntropyCuda, CrossEntropyFn);
   SLIPWAY_REGISTER("cross_entropy_backward_", CrossEntropyBackwardCuda, CrossEntropyBackwardFn);
   SLIPWAY_REGISTER("mm_accumulate", MmAccumulateCuda, MmAccumulateFn);
+  SLIPWAY_REGISTER("grouped_mm", GroupedMmCuda, GroupedMmFn);
+  SLIPWAY_REGISTER("grouped_mm_accumulate", GroupedMmAccumulateCuda, GroupedMmAccumulateFn);
   SLIPWAY_REGISTER("bias_grad_accumulate", BiasGradAccumulateCuda, BiasGradAccumulateFn);
   SLIPWAY_REGISTER("sum_squares", SumSquaresCuda, SumSquaresFn);
   SLIPWAY_REGISTER("adamw_", AdamWCuda, AdamWFn);
